@@ -45,7 +45,7 @@ KIND_SPECS: Final = {
         KindSpec(
             "algorithm",
             contract="agl_core.algorithm:Algorithm",
-            capabilities=frozenset({"no_data", "resources", "resumes"}),
+            capabilities=frozenset({"all_tasks", "improves", "no_data", "resources", "resumes"}),
             summary="improves a resource",
         ),
         KindSpec(

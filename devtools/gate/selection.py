@@ -30,11 +30,19 @@ TEXT_FOLDERS = ("examples/", "deploy/", "tests/envs/", "tests/frameworks/", "plu
 KNOWN_BY_OTHER_RULES = ("tests/envs/", "tests/processes.py", "tests/tables.py")
 """Files of no part whose users are found by their imports, or by the plan."""
 
+_WRONG_COMPONENTS = (
+    "plugins/agl_testing/src/",
+    *(f"tests/plugins/agl_testing/{name}" for name in ("wrong/", "suite_runs.py")),
+)
 ONLY_FOR: Mapping[str, tuple[str, ...]] = {
+    "tests/plugins/agl_testing/test_faults.py": (
+        *(*_WRONG_COMPONENTS, "tests/plugins/agl_testing/faults/"),
+        "tests/plugins/agl_testing/test_faults.py",
+    ),
     "tests/plugins/agl_testing/test_wrong_fakes.py": (
-        *("plugins/agl_testing/src/", "tests/plugins/agl_testing/wrong/"),
+        *_WRONG_COMPONENTS,
         "tests/plugins/agl_testing/test_wrong_fakes.py",
-    )
+    ),
 }
 """Test files of minutes that use nearly every package and test one: the beginnings of the paths
 that they run for. No rule chooses them for another change; the deep suites have them, too."""

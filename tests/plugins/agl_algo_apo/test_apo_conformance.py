@@ -29,7 +29,7 @@ class Editor:
 
 
 class TestAPO(AlgorithmSuite):
-    flags = frozenset({"resources", "resumes"})
+    flags = frozenset({"resources", "resumes", "improves"})
 
     @pytest.fixture
     def algorithm(self) -> APO[Any]:

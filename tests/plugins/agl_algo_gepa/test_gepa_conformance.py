@@ -17,7 +17,7 @@ from agl_testing.algorithm import AlgorithmSuite
 
 
 class TestGEPA(AlgorithmSuite):
-    flags = frozenset({"resources", "resumes"})
+    flags = frozenset({"resources", "resumes", "improves"})
 
     @pytest.fixture
     def algorithm(self, make_client: Any) -> GEPA[Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from agl_testing.adapter import AdapterSuite
     from agl_testing.algorithm import AlgorithmSuite
     from agl_testing.clock import Clock
+    from agl_testing.environment import EnvironmentSuite
     from agl_testing.execution import ExecutionSuite
     from agl_testing.llm_server import LLMServerSuite
     from agl_testing.metrics import MetricsSuite
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agl_testing.proxy import ProxySuite
     from agl_testing.registry import Plugins
     from agl_testing.relay import FaultyRelay
+    from agl_testing.runner import RunnerSuite
     from agl_testing.store import StoreSuite
     from agl_testing.suite import Suite, requires, since
     from agl_testing.tracer import TracerSuite
@@ -29,6 +31,7 @@ __all__ = [
     "AdapterSuite",
     "AlgorithmSuite",
     "Clock",
+    "EnvironmentSuite",
     "ExecutionSuite",
     "FaultyRelay",
     "LLMServerSuite",
@@ -36,6 +39,7 @@ __all__ = [
     "Plugins",
     "ProxySuite",
     "Reply",
+    "RunnerSuite",
     "ScriptedModels",
     "StoreSuite",
     "Suite",
@@ -52,6 +56,7 @@ __getattr__, __dir__ = lazy_names(
         "AdapterSuite": "agl_testing.adapter",
         "AlgorithmSuite": "agl_testing.algorithm",
         "Clock": "agl_testing.clock",
+        "EnvironmentSuite": "agl_testing.environment",
         "ExecutionSuite": "agl_testing.execution",
         "FaultyRelay": "agl_testing.relay",
         "LLMServerSuite": "agl_testing.llm_server",
@@ -59,6 +64,7 @@ __getattr__, __dir__ = lazy_names(
         "Plugins": "agl_testing.registry",
         "ProxySuite": "agl_testing.proxy",
         "Reply": "agl_testing.models",
+        "RunnerSuite": "agl_testing.runner",
         "ScriptedModels": "agl_testing.models",
         "StoreSuite": "agl_testing.store",
         "Suite": "agl_testing.suite",

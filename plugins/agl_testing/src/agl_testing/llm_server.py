@@ -121,6 +121,19 @@ class LLMServerSuite(Suite):
                 raise ZeroDivisionError
         assert not server.is_running()
 
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), TimeoutError("slow")])
+    async def test_what_leaves_its_context_stops_it_and_passes(
+        self, server: LLMServer, error: BaseException
+    ):
+        seen: list[BaseException] = []
+        try:
+            async with server:
+                raise error
+        except BaseException as raised:
+            seen.append(raised)
+        assert seen == [error]
+        assert not server.is_running()
+
     @requires("token_ids")
     async def test_token_ids_come_when_asked_for(self, server: LLMServer):
         async with server:

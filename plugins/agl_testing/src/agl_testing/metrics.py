@@ -138,6 +138,21 @@ class MetricsSuite(Suite):
         assert found["suite.level", ("y",)] == 8
 
     @requires("readable")
+    def test_a_gauge_may_return_to_zero(self, metrics: Metrics, read: Read):
+        for value in (3, 0):
+            metrics.record(LEVEL, value, ("x",))
+        assert read(metrics)["suite.level", ("x",)] == 0
+
+    @requires("readable")
+    def test_thousands_of_label_values_are_kept_apart(self, metrics: Metrics, read: Read):
+        # Workers and models have long names that begin alike.
+        names = [f"{'worker-of-a-large-cluster-' * 4}{number}" for number in range(1500)]
+        for number, name in enumerate(names):
+            metrics.record(CALLS, number + 1, (name, "OK"))
+        found = read(metrics)
+        assert [found.get(("suite.calls", (name, "OK"))) for name in names] == [*range(1, 1501)]
+
+    @requires("readable")
     def test_a_histogram_has_count_and_sum(self, metrics: Metrics, read: Read):
         for value in (0.25, 0.5, 1000):
             metrics.record(SECONDS, value, ("a",))

@@ -14,10 +14,11 @@ from agl_testing.adapter.base import AdapterTests
 from agl_testing.adapter.general import GeneralTests
 from agl_testing.adapter.messages import MessageTests
 from agl_testing.adapter.rows import RowTests
+from agl_testing.adapter.sources import SourceTests
 from agl_testing.adapter.triplets import TripletTests
 
 __all__ = ["AdapterSuite", "AdapterTests"]
 
 
-class AdapterSuite(GeneralTests, TripletTests, MessageTests, RowTests):
+class AdapterSuite(GeneralTests, SourceTests, TripletTests, MessageTests, RowTests):
     """Tests the contract of adapters of traces; see :class:`AdapterTests`."""

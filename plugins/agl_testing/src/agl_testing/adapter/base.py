@@ -21,7 +21,8 @@ class AdapterTests(Suite):
     """Base of the adapter suite's parts.
 
     The author supplies a fixture ``adapter``, and overrides ``make_trace`` if the adapter reads
-    spans of another form than tracers write.
+    spans of another form than tracers write. Each turn of such a trace adds the same number of
+    spans at its end. An adapter that makes nothing of the traces fails: nothing would be tested.
     """
 
     suite_name = "adapter"

@@ -48,6 +48,8 @@ class AlgorithmTests(Suite):
     suite_name = "algorithm"
     FLAGS: ClassVar[dict[str, str]] = {
         "resources": "the algorithm writes resources to the store",
+        "improves": "a run tries several prompts, and the best of them is the latest when it ends",
+        "all_tasks": "a run runs every task of its datasets",
         "resumes": "a run with a name that was cut off continues where it was",
         "no_data": "a run without datasets ends at once without an error",
     }

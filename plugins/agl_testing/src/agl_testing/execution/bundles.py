@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 from typing import Any
 
 from agl_core.execution import ExecutionEvent
@@ -10,6 +13,8 @@ from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 
 __all__ = [
+    "IN_PROCESS",
+    "UNNOTICED",
     "ClaimWithDefaults",
     "DeafBatchRunner",
     "DeafRunner",
@@ -19,8 +24,10 @@ __all__ = [
     "FailingAlgorithm",
     "FailingRunner",
     "FailingWorker",
+    "FailsWith",
     "GiveTasks",
     "IgnoreTheEnd",
+    "KilledOnce",
     "Leisurely",
     "Present",
     "StopTheRun",
@@ -28,10 +35,17 @@ __all__ = [
     "TakesItsTime",
     "UntilAllWorkersCame",
     "UntilClaimed",
+    "UntilItIsTriedAgain",
     "UntilOneTimedOut",
     "WaitForTheEnd",
     "appears",
 ]
+
+NOTICED = 20.0
+"""Seconds within which a strategy must notice that a runner was killed."""
+IN_PROCESS = "in the process of the test"
+"""Worker that :class:`KilledOnce` writes if it cannot kill itself."""
+UNNOTICED = "nobody noticed that the runner was killed"
 
 
 async def appears(store: LightningStore, *worker_ids: str) -> None:
@@ -276,3 +290,53 @@ class TakesItsTime:
         await appears(store, "runner-0")  # a cluster may take longer than this to start it
         await asyncio.sleep(1.5)
         await store.update_worker("algorithm")
+
+
+class FailsWith:
+    """A bundle of either side that raises an error, as an algorithm once a runner runs."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    async def __call__(self, store: LightningStore, *rest: Any) -> None:
+        if len(rest) == 1:
+            await appears(store, "runner-0")
+        raise self.error
+
+
+class KilledOnce:
+    """A runner bundle whose process kills itself in its first task, as the kernel does.
+
+    In the process that made the bundle it reports that instead, and does its tasks.
+    """
+
+    def __init__(self) -> None:
+        self.place = (socket.gethostname(), os.getpid())
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        if self.place == (socket.gethostname(), os.getpid()):
+            await store.update_worker(IN_PROCESS)
+        while not event.is_set():
+            claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait=0.2)
+            if claimed is None:
+                continue
+            alone = await store.get_worker_by_id(IN_PROCESS) is None
+            if alone and claimed.attempt.sequence_id == 1:
+                await store.update_attempt(claimed.rollout_id, "latest", status="running")
+                os.kill(os.getpid(), signal.SIGKILL)
+            await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+
+
+class UntilItIsTriedAgain:
+    """An algorithm bundle whose task may be tried twice; it waits for the end of the task."""
+
+    async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        config = RolloutConfig(max_attempts=2, retry_condition=["failed", "unresponsive"])
+        rollout = await store.enqueue_rollout("x", config=config)
+        deadline = asyncio.get_running_loop().time() + NOTICED
+        # A strategy that does not replace a dead runner ends the run instead.
+        while not event.is_set():
+            if await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.5):
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise TimeoutError(UNNOTICED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -130,7 +131,9 @@ async def chat(base_url: str, *, stream: bool = False, **body: Any) -> str:
         raise RuntimeError(raw)
     if not stream:
         return json.loads(raw)["choices"][0]["message"]["content"]
-    events = [line.removeprefix("data: ") for line in raw.splitlines() if line.startswith("data:")]
+    # Not splitlines(): U+2028 ends no line of an event, and a JSON text may hold it as it is.
+    lines = re.split(r"\r\n|\n|\r", raw)
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data:")]
     if not events or events.pop() != "[DONE]":
         raise RuntimeError("the stream has no end")
     chunks = [json.loads(event) for event in events]

@@ -225,6 +225,61 @@ class RecordTests(ProxyTests):
         asked = json.loads(str(span.attributes["gen_ai.input.messages"]))
         assert len(asked[0]["parts"][0]["content"]) == len(question)
 
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_texts_of_any_language_pass_and_are_stored(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels, stream: bool
+    ):
+        text = "\u00e9 e\u0301 \u4e2d\u6587 \U0001f680 \u202e \u2028 \\u0041 \x7f"
+        models.script = [Reply(f"echo {text}")]
+        messages = [{"role": "user", "content": text}]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            assert await chat(llm.endpoint, messages=messages, stream=stream) == f"echo {text}"
+            (span,) = await spans_of(proxy_store, rollout)
+        assert models.requests[0].body["messages"] == messages
+        assert said(span) == f"echo {text}"
+        asked = json.loads(str(span.attributes["gen_ai.input.messages"]))
+        assert asked[0]["parts"][0]["content"] == text
+
+    @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp's
+    async def test_a_request_of_twelve_megabytes_passes(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        messages = [{"role": "user", "content": "0123456789ab" * 2**20}]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            assert await chat(llm.endpoint, messages=messages) == ANSWER.text
+            (span,) = await spans_of(proxy_store, rollout)
+        (seen,) = models.requests
+        assert len(seen.body["messages"][0]["content"]) == 12 * 2**20
+        assert span.status.status_code == "OK"
+
+    @requires("token_ids")
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_a_long_answer_has_all_its_ids(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels, stream: bool
+    ):
+        models.script = [Reply(" ".join(f"word{index}" for index in range(1200, 0, -1)))]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            await chat(llm.endpoint, stream=stream)
+            (span,) = await spans_of(proxy_store, rollout)
+        tokens = models.script[0].tokens
+        assert span.attributes["response_token_ids"] == [token.id for token in tokens]
+        logprobs = json.loads(str(span.attributes["logprobs.content"]))
+        assert len(logprobs) == len(tokens)
+
+    async def test_the_calls_of_a_long_attempt_are_all_stored(
+        self, proxy: LLMProxy, proxy_store: TroubledStore
+    ):
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            for _ in range(6):
+                await asyncio.gather(*(chat(llm.endpoint) for _ in range(25)))
+            spans = await spans_of(proxy_store, rollout)
+        assert len(spans) == 150
+        assert {said(span) for span in spans} == {ANSWER.text}
+
     @requires("routes")
     async def test_embeddings_are_recorded_as_such(
         self, proxy: LLMProxy, proxy_store: TroubledStore

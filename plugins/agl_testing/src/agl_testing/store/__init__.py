@@ -24,6 +24,7 @@ from agl_testing.store.queueing import ClaimTests, QueueTests
 from agl_testing.store.reading import EventTests, QueryTests, ResourceTests, WaitTests
 from agl_testing.store.spans import SpanArrivalTests, SpanTests
 from agl_testing.store.updates import AttemptTests, RolloutUpdateTests, WorkerTests
+from agl_testing.store.volume import VolumeTests
 
 __all__ = ["StoreSuite"]
 
@@ -48,5 +49,6 @@ class StoreSuite(
     DurabilityTests,
     MachineTests,
     LoadTests,
+    VolumeTests,
 ):
     """Tests the contract of stores; see :class:`agl_testing.store.base.StoreTests`."""

@@ -11,6 +11,7 @@
 from agl_testing.tracer.base import TracerTests
 from agl_testing.tracer.contexts import ContextTests
 from agl_testing.tracer.delivery import DeliveryTests
+from agl_testing.tracer.endings import EndingTests
 from agl_testing.tracer.lifecycle import LifecycleTests
 from agl_testing.tracer.opentelemetry import OpenTelemetryTests
 from agl_testing.tracer.spans import SpanTests
@@ -18,5 +19,7 @@ from agl_testing.tracer.spans import SpanTests
 __all__ = ["TracerSuite", "TracerTests"]
 
 
-class TracerSuite(LifecycleTests, ContextTests, SpanTests, DeliveryTests, OpenTelemetryTests):
+class TracerSuite(
+    LifecycleTests, ContextTests, SpanTests, DeliveryTests, EndingTests, OpenTelemetryTests
+):
     """Tests the contract of tracers; see :class:`TracerTests`."""

@@ -1,0 +1,118 @@
+"""How agents end, and what a tracer keeps: every error, every span, every character."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from agl_core import semconv
+from agl_core.emitter import emit_message, emit_reward, find_final_reward, operation
+from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.tracer import Tracer, get_active_tracer
+from agl_testing.tracer.base import TracerTests, bodies
+
+__all__ = ["EndingTests"]
+
+MANY = 2000
+LARGE = "snow \u2603 " * 100_000
+
+ENDINGS: list[BaseException] = [
+    SystemExit(3),
+    KeyboardInterrupt("stop"),
+    TimeoutError("the model took too long"),
+    ConnectionError("the tool is away"),
+    RuntimeError("the agent's own"),
+    StopAsyncIteration("no more"),
+]
+"""What agents end with, and what a careless tracer takes for its own."""
+
+
+class EndingTests(TracerTests):
+    """Whatever ends an agent leaves its trace context as it was, and nothing is cut."""
+
+    @pytest.mark.parametrize("ending", ENDINGS, ids=lambda error: type(error).__name__)
+    async def test_what_ends_an_agent_passes_through(
+        self, tracer: Tracer, tracer_store: LightningStore, ending: BaseException
+    ):
+        rollout = await tracer_store.start_rollout("task")
+        ids: dict[str, Any] = {
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
+        seen: list[BaseException] = []
+        with tracer.lifespan(tracer_store):
+            try:
+                async with tracer.trace_context(**ids):
+                    emit_message("before")
+                    raise ending
+            except BaseException as error:
+                # `async with` wraps StopAsyncIteration of a generator; the cause is the agent's.
+                seen += [error, error.__cause__ or error]
+            assert get_active_tracer() is None
+        assert ending in seen, f"the agent ended with {ending!r}, its caller saw {seen}"
+        spans = list(await tracer_store.query_spans(rollout.rollout_id))
+        assert bodies(spans) == ["before"]
+
+    @pytest.mark.parametrize("ending", ENDINGS[:4], ids=lambda error: type(error).__name__)
+    async def test_what_ends_an_operation_passes_through(
+        self, tracer: Tracer, tracer_store: LightningStore, ending: BaseException
+    ):
+        seen: list[BaseException] = []
+
+        def work() -> None:
+            for failing in (operation(name="failing"), tracer.operation_context("own")):
+                try:
+                    with failing:
+                        raise ending
+                except BaseException as error:
+                    seen.append(error)
+
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, work)
+        assert seen == [ending, ending]
+        assert {span.name for span in spans} == {semconv.SPAN_OPERATION, "own"}
+
+    async def test_thousands_of_spans_arrive(self, tracer: Tracer):
+        store = InMemoryLightningStore()
+
+        def work() -> None:
+            for index in range(MANY):
+                emit_message(str(index))
+
+        with tracer.lifespan(store):
+            _, spans = await self.traced(tracer, store, work)
+        assert bodies(spans) == [str(index) for index in range(MANY)]
+
+    async def test_a_large_text_arrives_whole(self, tracer: Tracer, tracer_store: LightningStore):
+        def work() -> None:
+            emit_message(LARGE)
+            tracer.create_span("made", {"text": LARGE})
+
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, work)
+        (body,) = bodies(spans)
+        (made,) = [span for span in spans if span.name == "made"]
+        assert len(body) == len(str(made.attributes["text"])) == len(LARGE)
+
+    async def test_a_reward_of_zero_arrives(self, tracer: Tracer, tracer_store: LightningStore):
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, lambda: emit_reward(0.0))
+        assert find_final_reward(spans) == 0.0
+
+    async def test_attributes_of_the_caller_are_left_alone(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        given: dict[str, Any] = {"ids": [3, 1, 2], "text": "t"}
+        before = copy.deepcopy(given)
+
+        def work() -> None:
+            tracer.create_span("made", given)
+            with tracer.operation_context("operation", given) as recorder:
+                recorder.record_attributes({"later": 1})
+
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, work)
+        assert given == before
+        assert all(list(span.attributes["ids"]) == [3, 1, 2] for span in spans)  # pyright: ignore[reportArgumentType]

@@ -14,6 +14,7 @@ Each public name is imported on first use, so ``import agl_core`` loads almost n
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -44,8 +45,12 @@ def _from_plugin(name: str) -> Any:
             raise
         from agl_core.errors import MissingDependencyError
 
-        # `from agl_core import NAME` would replace the message of an AttributeError.
-        raise MissingDependencyError(name, pip=distribution) from error
+        missing = MissingDependencyError(name, pip=distribution)
+        # `from agl_core import NAME` would replace the message of an AttributeError; hasattr() and
+        # getattr() with a default know no other error. The import system asks by this function.
+        if sys._getframe(2).f_code.co_name == "_handle_fromlist":  # pyright: ignore[reportPrivateUsage]
+            raise missing from error
+        raise AttributeError(str(missing), name=name) from error
 
 
 def __dir__() -> list[str]:

@@ -137,7 +137,13 @@ class EngineStore(BatchingStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        return {**self._backend.capabilities, "events": True, "compare_and_set": True}
+        known: LightningStoreCapabilities = {
+            "thread_safe": False,
+            "async_safe": False,
+            "zero_copy": False,
+            "otlp_traces": False,
+        }
+        return {**known, **self._backend.capabilities, "events": True, "compare_and_set": True}
 
     async def statistics(self) -> LightningStoreStatistics:
         return {

@@ -60,8 +60,9 @@ def test_a_name_of_a_plugin_says_what_to_install():
         "said = {}\n"
         f"for name, (module, _) in {dict(PLUGIN_HOMES)!r}.items():\n"
         "    sys.modules[module] = None  # as if it were not installed\n"
+        "    assert not hasattr(agl_core, name)\n"
         "    try:\n"
-        "        getattr(agl_core, name)\n"
+        "        exec(f'from agl_core import {name}')\n"
         "    except ImportError as error:\n"
         "        said[name] = str(error)\n"
         "print(json.dumps(said))\n",
@@ -89,6 +90,36 @@ def test_a_name_of_a_plugin_is_that_of_its_module(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {name: f"found {name}" for name in PLUGIN_HOMES}
+
+
+def test_a_missing_plugin_is_a_missing_attribute_and_an_import_error_with_its_command():
+    code = """
+import sys
+
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name == "agl_tracer_agentops":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nowhere())
+import agl_core
+
+assert not hasattr(agl_core, "AgentOpsTracer")
+assert getattr(agl_core, "AgentOpsTracer", None) is None
+try:
+    agl_core.AgentOpsTracer
+except AttributeError as error:
+    print(error)
+try:
+    from agl_core import AgentOpsTracer
+except ImportError as error:
+    print(error)
+"""
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 2
+    assert all("pip install 'agl-tracer-agentops'" in line for line in said)
 
 
 def test_a_plugin_that_lacks_something_is_not_a_missing_plugin(tmp_path):

@@ -284,6 +284,8 @@ async def test_capabilities_and_statistics():
     assert store.capabilities == {
         "thread_safe": True,
         "async_safe": True,
+        "zero_copy": False,
+        "otlp_traces": False,
         "events": True,
         "compare_and_set": True,
     }

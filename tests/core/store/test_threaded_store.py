@@ -33,9 +33,10 @@ def guard_of(store: LightningStoreThreaded) -> OneCallAtATime:
 
 
 async def test_capabilities_and_statistics(store: LightningStoreThreaded, inner: FragileStore):
-    assert store.capabilities == dict.fromkeys(
-        ("thread_safe", "async_safe", "events", "compare_and_set"), True
-    )
+    assert store.capabilities == {
+        **dict.fromkeys(("thread_safe", "async_safe", "events", "compare_and_set"), True),
+        **dict.fromkeys(("zero_copy", "otlp_traces"), False),
+    }
     assert store.otlp_traces_endpoint() == inner.otlp_traces_endpoint()
     assert (await store.statistics()).get("name") == "InMemoryLightningStore"
     assert store.draw_span_sequence_id("ro-1", "at-1") is None, "it would not wait for its turn"

@@ -83,6 +83,10 @@ CALLS: dict[str, tuple[list[Any], dict[str, Any]]] = {
             "_skip_empty_token_spans": True,
         },
     ),
+    "APO": (
+        [None],
+        {"val_batch_size": 10, "gradient_batch_size": 4, "beam_width": 2, "_poml_trace": True},
+    ),
     "LLMProxy": (
         [],
         {
@@ -158,6 +162,14 @@ def test_arguments_of_0_3_are_taken(agl: Any) -> None:
             assert isinstance(made, getattr(agl, name))
 
     check_each(check, CALLS.items())
+
+
+def test_capabilities_have_every_key(agl: Any) -> None:
+    known = {"thread_safe", "async_safe", "zero_copy", "otlp_traces"}
+    store = agl.InMemoryLightningStore()
+    assert known <= set(store.capabilities)
+    assert store.capabilities["zero_copy"] is False
+    assert known <= set(agl.LightningStoreClient(URL).capabilities)
 
 
 def test_deprecated_arguments_of_the_trainer(agl: Any) -> None:

@@ -81,7 +81,7 @@ def is_the_object_of_agl(module: str, name: str, home: str) -> None:
         return
     try:
         wanted = getattr(import_module(home), name)
-    except ImportError as error:  # a package that is not installed, or a library of it
+    except (ImportError, AttributeError) as error:  # a package that is not installed, or a library
         with pytest.raises(ImportError, match=re.escape(str(error))):
             exec(statement, scope)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field, SkipValidation, model_validator
+from pydantic import AliasChoices, Field, SkipValidation, model_validator
 
 from agl_core.plugins import ComponentConfig
 from agl_prompt_search import Budget, ChatClient, Price
@@ -96,6 +96,12 @@ class APOConfig(ComponentConfig):
             cost=self.max_cost,
             prices=self.prices,
         )
+
+    poml_trace: bool = Field(
+        default=False, validation_alias=AliasChoices("poml_trace", "_poml_trace"), exclude=True
+    )
+    """Without effect: no prompt is written in POML. ``_poml_trace`` is its name in agent-lightning
+    0.3, whose first tutorial sets it."""
 
     @model_validator(mode="after")
     def _check_prices(self) -> APOConfig:

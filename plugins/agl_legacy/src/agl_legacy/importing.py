@@ -66,7 +66,14 @@ class ServedModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         module = self.__name__
         if name in HERE[module]:
-            value = getattr(_home(HERE[module][name], f"{module}.{name}"), name)
+            try:
+                value = getattr(_home(HERE[module][name], f"{module}.{name}"), name)
+            except (AttributeError, MissingDependencyError) as error:
+                # As in agl_core: `from package import name` shows what to install, and hasattr()
+                # knows no other error than this one.
+                if sys._getframe(1).f_code.co_name == "_handle_fromlist":
+                    raise MissingDependencyError(str(error)) from error
+                raise AttributeError(str(error), name=name) from error
         elif f"{module}.{name}" in HERE:  # 0.3 imports all its modules with the package
             return import_module(f"{module}.{name}")
         elif name == "__all__":
@@ -133,7 +140,7 @@ def _installed_names(module: str) -> list[str]:
     for name in HERE[module]:
         try:
             getattr(sys.modules[module], name)
-        except ImportError:
+        except AttributeError:  # its package is not installed
             continue
         names.append(name)
     return names

@@ -30,6 +30,7 @@ PATH = (
     Path("docs/tutorials/operate-a-cluster.md"),
     Path("docs/tutorials/train-on-a-cpu.md"),
     Path("docs/tutorials/train-on-a-gpu.md"),
+    Path("docs/tutorials/train-a-coding-agent.md"),
 )
 """The pages in order; heavy tests execute the blocks of the page on CPUs, which need PyTorch."""
 QUICK_START_SECONDS = 180

@@ -6,8 +6,6 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from opentelemetry import trace
-
 from agl_core.genai import parse_path
 from agl_core.semconv import ATTEMPT_ID, ROLLOUT_ID
 
@@ -55,6 +53,8 @@ def child_environment(llm: LLM) -> dict[str, str]:
             key,
         ),
     }
+    from opentelemetry import trace  # this module is imported by programs that trace nothing
+
     span = trace.get_current_span().get_span_context()
     if span.is_valid:
         variables["TRACEPARENT"] = f"00-{span.trace_id:032x}-{span.span_id:016x}-01"

@@ -16,7 +16,7 @@ from devtools.process import ROOT
 BASE = "plugins/agl_base/src/agl_base/base.py"
 IMPORTED = "plugins/agl_other/src/agl_other/imported.py"
 OTHER = "plugins/agl_other/src/agl_other/other.py"
-(WRONG_FAKES,) = ONLY_FOR
+WRONG_FAKES = "tests/plugins/agl_testing/test_wrong_fakes.py"
 FILES: Mapping[str, str] = {
     "agl_core/__init__.py": '__version__ = "0.1.0"\n',
     "agl_core/ids.py": "",

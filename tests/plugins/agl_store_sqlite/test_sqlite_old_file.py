@@ -22,7 +22,7 @@ EXPECTED: dict[str, Any] = json.loads((DATA / "schema4.json").read_text())
 
 
 for rollout in EXPECTED["rollouts"]:
-    rollout["config"]["replay"] = None  # an option that came later
+    rollout["config"] |= {"replay": None, "infrastructure_retries": 2}  # options that came later
 
 LATEST = max(
     attempt["last_heartbeat_time"] or attempt["start_time"]

@@ -44,6 +44,8 @@ def make_runner() -> Any:
                 continue
             if claimed.input == "exit":
                 os._exit(0)
+            while claimed.input == "hold" and await store.get_latest_resources() is None:
+                await asyncio.sleep(0.1)
             found = {"pid": os.getpid(), "colour": os.environ.get("COLOUR")}
             await store.update_attempt(
                 claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded", metadata=found
@@ -135,8 +137,11 @@ def test_actors_start_with_the_work_and_end_without_it(strategy: Any) -> None:
         async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
             counts["before"] = running()
             async with asyncio.timeout(60):
-                await make_batch(list(range(8)))(store, event)
-                counts["at work"] = running()
+                # The first actor must not do all the work before the second one has started.
+                batch = asyncio.create_task(make_batch(["hold"] * 8)(store, event))
+                await until(2)
+                await store.add_resources({})
+                await batch
                 await until(0)
                 await make_batch([1])(store, event)
                 counts["one rollout"] = running()
@@ -146,7 +151,7 @@ def test_actors_start_with_the_work_and_end_without_it(strategy: Any) -> None:
     store = InMemoryLightningStore()
     made = strategy(4, min_runners=0, rollouts_per_runner=4, idle_timeout=0.5)
     made.execute(make(), make_runner(), store)
-    assert counts == {"before": 0, "at work": 2, "one rollout": 1}
+    assert counts == {"before": 0, "one rollout": 1}
     assert {attempt["pid"] for attempt in metadata_of(store)}
 
 

@@ -152,6 +152,7 @@ class EndsAfterAFailure(Runner):
     CAUGHT_BY = "test_an_agent_that_fails_has_failed_once_and_the_next_task_runs"
 
     async def iter(self, *, event=None, until_idle=False):
+        assert self._parts is not None
         store = self._parts.workplace.store
         running = asyncio.ensure_future(super().iter(event=event, until_idle=until_idle))
         while not running.done():
@@ -300,5 +301,6 @@ class StepHidesTheError(Runner):
             return await super().step(input, **options)
         except ArithmeticError:
             time.sleep(0)
+            assert self._parts is not None
             (*_, last) = (await self._parts.workplace.store.query_rollouts()).items
             return last

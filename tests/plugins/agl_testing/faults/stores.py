@@ -133,7 +133,8 @@ class CountsARetryAsARollout(Store):
 
     async def statistics(self):
         found = await super().statistics()
-        return {**found, "total_rollouts": max(found["total_rollouts"], found["total_attempts"])}
+        counts = (found.get("total_rollouts", 0), found.get("total_attempts", 0))
+        return {**found, "total_rollouts": max(counts)}
 
 
 class ForgetsRetriesInStatistics(Store):

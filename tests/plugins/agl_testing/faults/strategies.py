@@ -83,8 +83,13 @@ class WaitsForTheDead(Processes):
 
     def _children(self, *args: Any, **options: Any):
         children = super()._children(*args, **options)
-        children._watch = lambda: (children._stop.wait(), type(children)._watch(children))
-        children._watcher._target = children._watch
+        watch = children._watch
+
+        def late() -> None:
+            children._stop.wait()
+            watch()
+
+        children._watcher._target = late  # pyright: ignore[reportAttributeAccessIssue]
         return children
 
 

@@ -189,7 +189,7 @@ class SortsLists(Tracer):
     CAUGHT_BY = "test_attributes_of_the_caller_are_left_alone"
 
     def create_span(self, name, attributes=None, timestamp=None, status=None):
-        sorted_ = {
+        sorted_: dict[str, Any] = {
             k: sorted(v) if isinstance(v, list) else v for k, v in (attributes or {}).items()
         }
         return super().create_span(name, sorted_, timestamp, status)

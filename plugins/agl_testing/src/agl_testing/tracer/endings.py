@@ -72,7 +72,8 @@ class EndingTests(TracerTests):
         with tracer.lifespan(tracer_store):
             _, spans = await self.traced(tracer, tracer_store, work)
         assert seen == [ending, ending]
-        assert {span.name for span in spans} == {semconv.SPAN_OPERATION, "own"}
+        # A tracer may add spans of its own, such as one for the session.
+        assert {semconv.SPAN_OPERATION, "own"} <= {span.name for span in spans}
 
     async def test_thousands_of_spans_arrive(self, tracer: Tracer):
         store = InMemoryLightningStore()
@@ -115,4 +116,6 @@ class EndingTests(TracerTests):
         with tracer.lifespan(tracer_store):
             _, spans = await self.traced(tracer, tracer_store, work)
         assert given == before
-        assert all(list(span.attributes["ids"]) == [3, 1, 2] for span in spans)  # pyright: ignore[reportArgumentType]
+        kept = [span for span in spans if span.name in ("made", "operation")]
+        assert len(kept) == 2
+        assert all(list(span.attributes["ids"]) == [3, 1, 2] for span in kept)  # pyright: ignore[reportArgumentType]

@@ -35,6 +35,7 @@ LOOK_INTO_THE_STORE = [
     "test_an_operation_that_ended_has_no_more_children",
     "test_another_task_reads_the_last_trace",
     "test_attributes_keep_their_types",
+    "test_attributes_of_the_caller_are_left_alone",
     "test_flushed_spans_are_in_the_store",
     "test_hundreds_of_spans_arrive_whole_and_in_order",
     "test_ids_need_a_store",

@@ -10,6 +10,7 @@ from agl_testing.execution import ExecutionSuite
 
 class TestRay(ExecutionSuite):
     flags = frozenset({"fails_open_attempts"})
+    patience = 100.0  # an actor takes up to 20 s to start beside other tests
 
     @pytest.fixture
     def make_strategy(self, cluster: Any):

@@ -34,6 +34,8 @@ class ExecutionTests(Suite):
     """
 
     suite_name = "execution"
+    patience: ClassVar[float] = 30.0
+    """Seconds within which every run must end. Set more if runners take seconds to start."""
     FLAGS: ClassVar[dict[str, str]] = {
         "watchdog": "the algorithm runs in this process, and the store's watchdog during the run",
         "fails_open_attempts": "open attempts of an abandoned worker are failed in the store",

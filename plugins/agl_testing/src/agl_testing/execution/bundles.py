@@ -41,8 +41,6 @@ __all__ = [
     "appears",
 ]
 
-NOTICED = 20.0
-"""Seconds within which a strategy must notice that a runner was killed."""
 IN_PROCESS = "in the process of the test"
 """Worker that :class:`KilledOnce` writes if it cannot kill itself."""
 UNNOTICED = "nobody noticed that the runner was killed"
@@ -328,12 +326,19 @@ class KilledOnce:
 
 
 class UntilItIsTriedAgain:
-    """An algorithm bundle whose task may be tried twice; it waits for the end of the task."""
+    """An algorithm bundle whose task may be tried twice; it waits for the end of the task.
+
+    Args:
+        seconds: Seconds within which the strategy must notice that a runner was killed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         config = RolloutConfig(max_attempts=2, retry_condition=["failed", "unresponsive"])
         rollout = await store.enqueue_rollout("x", config=config)
-        deadline = asyncio.get_running_loop().time() + NOTICED
+        deadline = asyncio.get_running_loop().time() + self._seconds
         # A strategy that does not replace a dead runner ends the run instead.
         while not event.is_set():
             if await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0.5):

@@ -21,7 +21,8 @@ from agl_core.types import (
     RolloutMode,
     RolloutStatus,
 )
-from agl_core.types._copying import copy_config, copy_resources, copy_value
+from agl_core.types._copying import copy_config, copy_resources
+from agl_core.types._json_values import as_json_value
 
 _MODES: Final = (None, *get_args(RolloutMode))
 _ROLLOUT_STATUSES: Final = get_args(RolloutStatus)
@@ -36,7 +37,7 @@ def new_rollout_fields(
     _one_of("mode", mode, _MODES)
     _optional_string("resources_id", resources_id)
     return {
-        "input": copy_value(input),
+        "input": as_json_value(input, "input"),
         "mode": mode,
         "resources_id": resources_id,
         "config": copy_config(_DEFAULTS) if config is None else _config(config),
@@ -50,7 +51,7 @@ def rollout_changes(
     """Return the arguments of ``update_rollout`` that were given."""
     changes: dict[str, Any] = {}
     if input is not UNSET:
-        changes["input"] = copy_value(input)
+        changes["input"] = as_json_value(input, "input")
     if mode is not UNSET:
         _one_of("mode", mode, _MODES)
         changes["mode"] = mode
@@ -133,7 +134,7 @@ def _optional_string(name: str, value: Any) -> None:
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} must be a mapping, not {value!r}")
-    return copy_value(dict(cast("Mapping[str, Any]", value)))
+    return as_json_value(dict(cast("Mapping[Any, Any]", value)), name)
 
 
 def _config(config: Any) -> RolloutConfig:

@@ -1,6 +1,7 @@
 """Data models that all parts of the framework share."""
 
 from agl_core.types._copying import attach_attempt, construct, evolve
+from agl_core.types._json_values import as_json_value
 from agl_core.types._protocols import Dataset, ExecutionEvent, ParallelWorkerBase
 from agl_core.types._query import (
     FilterField,
@@ -115,6 +116,7 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "as_json_value",
     "attach_attempt",
     "becomes_latest",
     "construct",

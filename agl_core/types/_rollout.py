@@ -12,8 +12,11 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import to_jsonable_python
 
+from agl_core.types._json_values import as_json_value
+
 TaskInput = Any
-"""A task as the agent receives it; any JSON-serialisable value."""
+"""A task as the agent receives it: JSON values. What a store makes of others is in
+:func:`~agl_core.types.as_json_value`."""
 
 RolloutMode = Literal["train", "val", "test"]
 RolloutStatus = Literal[
@@ -84,7 +87,8 @@ def task_digest(task: TaskInput) -> str:
     Rollouts with equal inputs have the same task: the order of keys does not matter, and the digest
     is the same in every process and store.
     """
-    plain = to_jsonable_python(task, inf_nan_mode="strings", fallback=repr)
+    kept = as_json_value(task, "task")
+    plain = to_jsonable_python(kept, inf_nan_mode="strings", fallback=repr)
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

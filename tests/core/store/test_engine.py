@@ -75,7 +75,7 @@ async def test_work_that_arrives_during_a_claim_is_not_missed(store: EngineStore
                 await asyncio.sleep(0)
             await store.enqueue_rollout((number, step))
         claimed = await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        assert {item.input for item in claimed if item} == {(number, step) for step in range(3)}
+        assert {item.input[1] for item in claimed if item} == set(range(3))
 
 
 async def test_a_call_cancelled_during_its_claim_passes_the_work_on(store: EngineStore):

@@ -51,6 +51,7 @@ from agl_core.types import (
     Span,
     TaskInput,
     Worker,
+    as_json_value,
     construct,
 )
 from agl_store_http.client.codecs import (
@@ -67,9 +68,11 @@ from agl_store_http.client.codecs import (
     SPANS,
     WORKER,
     WORKERS,
+    encode_body,
     path_of,
     query_fields,
     read_page,
+    rollout_fields,
 )
 from agl_store_http.client.config import ClientConfig
 from agl_store_http.client.events import listen
@@ -183,14 +186,14 @@ class LightningStoreClient(BatchingStore):
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         body = {
-            "input": input,
+            "input": as_json_value(input, "input"),
             "mode": mode,
             "resources_id": resources_id,
             "config": config,
-            "metadata": metadata,
+            "metadata": as_json_value(metadata, "metadata"),
             "worker_id": worker_id,
         }
-        reply = await self._create("/rollouts", to_json(body))
+        reply = await self._create("/rollouts", encode_body(body))
         return self._claimed(b"[" + reply.body + b"]")[0]
 
     async def enqueue_many_rollouts(
@@ -200,8 +203,8 @@ class LightningStoreClient(BatchingStore):
         enqueued: list[Rollout] = []
         path, size = "/queues/rollouts/enqueue", MAX_BATCH
         while len(enqueued) < len(rollouts):
-            some = list(rollouts[len(enqueued) : len(enqueued) + size])
-            body = to_json({"rollouts": some})
+            some = rollouts[len(enqueued) : len(enqueued) + size]
+            body = encode_body({"rollouts": list(map(rollout_fields, some))})
             try:
                 reply = await self.request("POST", path, body, key=self._transport.new_key(path))
             except RequestFailed as error:
@@ -319,7 +322,7 @@ class LightningStoreClient(BatchingStore):
             config=config,
             metadata=metadata,
         )
-        reply = await self.call("POST", path_of("rollouts", rollout_id), to_json(changes))
+        reply = await self.call("POST", path_of("rollouts", rollout_id), encode_body(changes))
         return Rollout.model_validate_json(reply.body)
 
     async def update_attempt(
@@ -338,7 +341,9 @@ class LightningStoreClient(BatchingStore):
             metadata=metadata,
         )
         reply = await self.call(
-            "POST", path_of("rollouts", rollout_id, "attempts", attempt_id), to_json(changes)
+            "POST",
+            path_of("rollouts", rollout_id, "attempts", attempt_id),
+            encode_body(changes),
         )
         return Attempt.model_validate_json(reply.body)
 
@@ -346,7 +351,7 @@ class LightningStoreClient(BatchingStore):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         changes = worker_changes(worker_id, heartbeat_stats)
-        body = to_json(changes) if changes else None
+        body = encode_body(changes) if changes else None
         reply = await self.call("POST", path_of("workers", worker_id), body)
         return Worker.model_validate_json(reply.body)
 

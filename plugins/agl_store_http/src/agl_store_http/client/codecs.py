@@ -8,17 +8,21 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 from pydantic import Field, TypeAdapter
+from pydantic_core import PydanticSerializationError, to_json
 
+from agl_core.errors import InvalidArgumentError
 from agl_core.store import Query
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
+    EnqueueRolloutRequest,
     NamedResources,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
     Span,
     Worker,
+    as_json_value,
 )
 
 __all__ = [
@@ -35,9 +39,11 @@ __all__ = [
     "SPANS",
     "WORKER",
     "WORKERS",
+    "encode_body",
     "path_of",
     "query_fields",
     "read_page",
+    "rollout_fields",
 ]
 
 T = TypeVar("T")
@@ -65,6 +71,24 @@ SPANS: Final = TypeAdapter(PaginatedResult[Span])
 def path_of(*segments: str) -> str:
     """Return a path whose segments may hold anything, slashes included."""
     return "".join([f"/{quote(segment, safe='')}" for segment in segments])
+
+
+def encode_body(fields: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a request's fields.
+
+    Raises:
+        InvalidArgumentError: A value has no JSON form.
+    """
+    try:
+        return to_json(fields)
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(f"a value cannot be sent as JSON: {error}") from error
+
+
+def rollout_fields(request: EnqueueRolloutRequest) -> Mapping[str, Any]:
+    """Return the fields of a rollout to enqueue, its task and metadata as JSON values."""
+    values = {name: as_json_value(getattr(request, name), name) for name in ("input", "metadata")}
+    return {**request.__dict__, **values}
 
 
 def query_fields(query: Query) -> Mapping[str, Any]:

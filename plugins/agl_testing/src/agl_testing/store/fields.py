@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -31,6 +35,30 @@ NUMBERS: dict[str, Any] = {
     "nested": {"1": 1.0, "deep": {"k": [2.0, 2]}},
 }
 """JSON values that a careless store takes for each other."""
+
+
+@dataclass
+class Question:
+    text: str
+
+
+GIVEN_AND_KEPT: dict[str, tuple[Any, Any]] = {
+    "number keys": ({1: "a", 2.5: {3: "b"}}, {"1": "a", "2.5": {"3": "b"}}),
+    "other keys": ({True: 1, None: 2}, {"true": 1, "null": 2}),
+    "tuple and set": ([(1, 2), {3}], [[1, 2], [3]]),
+    "decimal and fraction": ([Decimal("0.5"), Fraction(1, 4)], [0.5, 0.25]),
+    "dataclass": (Question("why"), {"text": "why"}),
+    "date": (date(2026, 1, 2), "2026-01-02"),
+    "not a number": ([float("nan"), float("inf"), 1.0], [None, None, 1.0]),
+}
+"""Python values, and the JSON values that a store makes of them."""
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"deep": value}
+    return value
 
 
 def typed(value: Any) -> Any:
@@ -168,6 +196,57 @@ class FieldTests(StoreTests):
             assert typed(found.metadata) == typed(NUMBERS)
         times = [claimed.start_time, claimed.attempt.start_time]
         assert [type(at) for at in times] == [float, float]
+
+    @pytest.mark.parametrize("case", GIVEN_AND_KEPT)
+    async def test_values_of_python_become_the_same_json_in_every_store(
+        self, store: LightningStore, case: str
+    ):
+        given, kept = GIVEN_AND_KEPT[case]
+        enqueued = await store.enqueue_rollout(given, metadata={"given": given})
+        started = await store.start_rollout(given, metadata={"given": given})
+        changed = await store.start_rollout("old")
+        await store.update_rollout(changed.rollout_id, input=given, metadata={"given": given})
+        for rollout in (enqueued, started, changed):
+            read = await store.get_rollout_by_id(rollout.rollout_id)
+            assert read is not None
+            assert typed(read.input) == typed(kept)
+            assert typed(read.metadata) == typed({"given": kept})
+        assert typed(enqueued.input) == typed(started.input) == typed(kept)
+
+    @pytest.mark.parametrize(
+        ("bad", "said"),
+        [
+            ({1: "a", "1": "b"}, "same text"),
+            ({(1, 2): "a"}, "has the key"),
+            (nested(500), "nested"),
+            (nested(5000), "nested"),
+        ],
+        ids=["keys of one text", "a tuple as key", "500 levels", "5000 levels"],
+    )
+    async def test_values_that_are_not_json_are_refused(
+        self, store: LightningStore, bad: Any, said: str
+    ):
+        running = await store.start_rollout("x")
+        for call in (
+            store.enqueue_rollout(bad),
+            store.start_rollout({"in": [bad]}),
+            store.enqueue_rollout("x", metadata={"m": bad}),
+            store.update_rollout(running.rollout_id, input=bad),
+            store.update_attempt(running.rollout_id, "latest", metadata={"m": bad}),
+            store.update_worker("w", {"m": bad}),
+        ):
+            with pytest.raises(InvalidArgumentError, match=said):
+                await call
+        assert (await store.query_rollouts()).total == 1
+
+    async def test_128_levels_of_nesting_are_kept(self, store: LightningStore):
+        deep = nested(128)
+        await store.enqueue_rollout(deep, metadata={"m": nested(127)})
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert claimed.input == deep
+        (listed,) = await store.query_rollouts()
+        assert (listed.input, listed.metadata) == (deep, {"m": nested(127)})
 
     async def test_numbers_in_resources_keep_their_types(self, store: LightningStore):
         llm = LLM(endpoint="http://127.0.0.1:1/v1", model="m", sampling_parameters=NUMBERS)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from agl_core.cli import in_terminal, print_json, print_table
 from agl_core.errors import AglError, error_message
 from agl_core.store import LightningStore
+from agl_top.columns import draw_table
 from agl_top.watching import watch
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -106,12 +106,8 @@ async def _follow(store: LightningStore, read: Read) -> None:
         except AglError as error:  # a server that is away may return
             live.update(Text(f"{error_message(error)}; trying again"), refresh=True)
             return
-        room = max(1, live.console.height - 2)
-        table = Table(box=None, header_style="bold")
-        for column in found.columns:
-            table.add_column(column, no_wrap=True, overflow="ellipsis")
-        for row in found.rows[:room]:
-            table.add_row(*map(Text, row))
+        width, height = live.console.size
+        table = draw_table(found.columns, found.rows, width=width, height=height - 1)
         live.update(table, refresh=True)
 
     try:

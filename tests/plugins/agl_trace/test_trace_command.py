@@ -13,7 +13,7 @@ import pytest
 
 from agl_core.cli import main
 from agl_core.store import InMemoryLightningStore, LightningStore
-from agl_core.types import Span, TraceStatus
+from agl_core.types import EnqueueRolloutRequest, Span, TraceStatus
 from agl_store_http import LightningStoreServer
 
 from .collector import Collector
@@ -273,3 +273,108 @@ def test_ten_thousand_spans_are_shown_in_seconds(tmp_path, monkeypatch, capsys):
     took = time.monotonic() - begun
     assert capsys.readouterr().out.count("\n") == 10_004  # including the missing parent
     assert took < 30
+
+
+def test_a_failed_rollout_shows_the_error_that_ended_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: LightningStore) -> None:
+        started = await store.start_rollout("x")
+        error = {"error": "ValueError: no\nroom \x1b[31m", "error_type": "ValueError"}
+        await store.update_attempt(started.rollout_id, "latest", status="failed", metadata=error)
+
+    asyncio.run(closing(tmp_path / "agl.db", work))
+    assert main(["trace", "latest"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "error: ValueError: no room ?[31m",
+        "0 spans",
+    ]
+
+
+@pytest.mark.parametrize(("status", "said"), [("timeout", "timeout_"), ("unresponsive", "heartb")])
+def test_an_attempt_that_the_store_ended_says_why(tmp_path, monkeypatch, capsys, status, said):
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: LightningStore) -> None:
+        started = await store.start_rollout("x")
+        await store.update_attempt(started.rollout_id, "latest", status=status)
+
+    asyncio.run(closing(tmp_path / "agl.db", work))
+    assert main(["trace", "latest"]) == 0
+    assert said in capsys.readouterr().out.splitlines()[2]
+
+
+def test_latest_is_the_last_that_began(tmp_path, monkeypatch, capsys):
+    """Not one that waits, nor the first of a batch that was enqueued at one time."""
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: LightningStore) -> str:
+        batch = [EnqueueRolloutRequest(input=number) for number in range(6)]
+        await store.enqueue_many_rollouts(batch)
+        claimed = await store.dequeue_many_rollouts(limit=5)
+        for one in claimed:
+            await store.update_attempt(one.rollout_id, "latest", status="succeeded")
+        return claimed[-1].rollout_id
+
+    last = asyncio.run(closing(tmp_path / "agl.db", work))
+    assert main(["trace", "latest"]) == 0
+    assert capsys.readouterr().out.startswith(f"rollout {last}: succeeded")
+
+
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "qwen"}
+
+
+def call(messages: list[Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a model call."""
+    return CHAT | {
+        "gen_ai.input.messages": json.dumps(messages),
+        "gen_ai.output.messages": json.dumps([answer]),
+    }
+
+
+def said(role: str, text: str, kind: str = "text") -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": kind, "content": text}]}
+
+
+TOOL = {"type": "tool_call", "id": "c1", "name": "search", "arguments": {"seats": 4}}
+RESULT = {"type": "tool_call_response", "id": "c1", "response": "Oslo\nBergen"}
+
+
+def test_the_conversation_of_a_rollout(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "40")
+    first = [said("system", "You book rooms."), said("user", "A room " + "for us, " * 6)]
+    asked = {"role": "assistant", "parts": [TOOL]}
+    second = [*first, asked, {"role": "tool", "parts": [RESULT]}]
+
+    async def work(store: LightningStore) -> None:
+        started = await store.start_rollout("x")
+        ids = [started.rollout_id, started.attempt.attempt_id]
+        calls = [call(first, asked), call(second, said("assistant", "Oslo. \x1b[2J"))]
+        spans = [span(ids, n, "chat", attributes=each) for n, each in enumerate(calls, start=1)]
+        await store.add_many_spans(spans)
+
+    asyncio.run(closing(tmp_path / "agl.db", work))
+    assert main(["trace", "latest", "--chat"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:] == [
+        "call 1",
+        "  system     You book rooms.",
+        "  user       A room for us, for us, for",
+        "             us, for us, for us, for us,",
+        '  assistant  search({"seats": 4})',
+        "call 2, goes on from call 1",
+        "  tool       Oslo",
+        "             Bergen",
+        "  assistant  Oslo. ?[2J",
+    ]
+    assert main(["trace", "latest", "--chat", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [len(each["messages"]) for each in told["conversations"]] == [3, 5]
+    assert main(["trace", "latest", "--chat", "--forks"]) == 2
+    assert "--forks and --chat exclude each other" in capsys.readouterr().err
+
+
+def test_a_rollout_without_model_calls_has_no_conversation(ids, capsys):
+    assert main(["trace", ids[0], "--attempt", "1", "--chat"]) == 0
+    assert capsys.readouterr().out.endswith("no model call with messages was recorded\n")

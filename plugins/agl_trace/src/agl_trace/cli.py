@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["trace"]
 
 _NARROWEST: Final = 24
+_ENDED_BY_THE_STORE: Final = {
+    "timeout": "it took longer than the rollout's timeout_seconds",
+    "unresponsive": "its runner sent no heartbeat for the rollout's unresponsive_seconds",
+}
 _IN_A_FILE: Final = 120  # columns of output that is not a terminal
 
 
@@ -42,6 +46,9 @@ _IN_A_FILE: Final = 120  # columns of output that is not a terminal
 @click.option("--depth", type=click.IntRange(min=0), help="Fold deeper levels of the tree.")
 @click.option(
     "--forks", is_flag=True, help="Show the tree of the rollouts that are forks of each other."
+)
+@click.option(
+    "--chat", is_flag=True, help="Show what the model was told and said instead of the tree."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 @click.option(
@@ -66,23 +73,28 @@ def trace(
     attempt: str,
     depth: int | None,
     forks: bool,
+    chat: bool,
     as_json: bool,
     otlp: str | None,
     headers: tuple[str, ...],
 ) -> int:
     """Show what happened in ROLLOUT as a tree of its spans.
 
-    ROLLOUT is an id, a unique part of an id, or latest. Each span has a bar for its time, its
-    duration, tokens in + out, its reward and its error.
+    ROLLOUT is an id, a unique part of an id, or latest: the one that began last. Each span has a
+    bar for its time, its duration, tokens in + out, its reward and its error.
     """
     if headers and otlp is None:
         raise ConfigError("--header needs --otlp")
+    views = {"--forks": forks, "--chat": chat, "--otlp": otlp is not None}
+    if len(chosen := [name for name, given in views.items() if given]) > 1:
+        raise ConfigError(f"{' and '.join(chosen)} exclude each other")
     if forks:
-        if otlp is not None:
-            raise ConfigError("--forks and --otlp exclude each other")
         return _show_forks(open_store(backend, path, url, reading=True), rollout, as_json)
     sender = None if otlp is None else _sender(otlp, headers)
     recorded = asyncio.run(_read(open_store(backend, path, url, reading=True), rollout, attempt))
+    if chat:
+        _show_chat(recorded, as_json)
+        return 0
     if sender is None:
         _show(recorded, depth, as_json)
         return 0
@@ -128,6 +140,27 @@ def _show(recorded: _Recorded, depth: int | None, as_json: bool) -> None:
     if view.rows:
         lines = render_trace(view, style, depth=depth)
         click.echo("\n".join(lines), color=style.color)
+
+
+def _show_chat(recorded: _Recorded, as_json: bool) -> None:
+    from agl_adapters import TraceToMessages
+    from agl_trace import view_trace
+    from agl_trace.chat import render_chat
+
+    adapter = TraceToMessages(keep_auxiliary=True)
+    conversations, report = adapter.adapt_with_report(recorded.spans)
+    if as_json:
+        ids = {"rollout_id": recorded.rollout.rollout_id, "attempt_id": recorded.attempt.attempt_id}
+        print_json({**ids, "conversations": conversations, "report": report.as_dict()})
+        return
+    style = _style()
+    click.echo("\n".join(_title(recorded, view_trace(recorded.spans).summary)), color=style.color)
+    for line in render_chat(conversations, style):
+        click.echo(line, color=style.color)
+    if not conversations:
+        click.echo("no model call with messages was recorded")
+    for line in str(report).splitlines()[1:]:
+        click.echo(line)
 
 
 def _show_forks(store: LightningStore, wanted: str, as_json: bool) -> int:
@@ -196,8 +229,23 @@ def _title(recorded: _Recorded, summary: TraceSummary) -> list[str]:
         f"rollout {rollout.rollout_id}: {rollout.status}{mode}",
         *origin,
         f"attempt {attempt.sequence_id}{of}, {attempt.attempt_id}: {attempt.status}",
+        *_error(attempt),
         ", ".join(facts),
     ]
+
+
+def _error(attempt: Attempt) -> list[str]:
+    """Return why an attempt failed, as one line, if it did."""
+    told = " ".join(str((attempt.metadata or {}).get("error") or "").split())
+    if not told and attempt.status in _ENDED_BY_THE_STORE:
+        told = _ENDED_BY_THE_STORE[attempt.status]
+    if not told:
+        return []
+    from agl_trace.render import clean_text
+
+    style = _style()
+    line = clean_text(f"error: {told}", style)
+    return [click.style(line, fg="red") if style.color else line]
 
 
 def _count(number: int, what: str) -> str:

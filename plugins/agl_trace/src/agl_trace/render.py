@@ -22,7 +22,7 @@ from rich.cells import cell_len, set_cell_size
 
 from agl_trace.rows import SpanRow, TraceView
 
-__all__ = ["Style", "duration", "render_trace", "token_count"]
+__all__ = ["Style", "clean_text", "duration", "render_trace", "token_count"]
 
 _PREFIX: Final = "agentlightning."  # of the names of emitted spans
 _INDENT: Final = 3
@@ -127,10 +127,10 @@ def _label(row: SpanRow, hidden: int, style: Style) -> str:
     text = f"{name} · {detail}" if detail else name
     if row.auxiliary is not None:
         text += f" ({row.auxiliary})"
-    return _clean(text, style) + (f" (+{hidden})" if hidden else "")
+    return clean_text(text, style) + (f" (+{hidden})" if hidden else "")
 
 
-def _clean(text: str, style: Style) -> str:
+def clean_text(text: str, style: Style) -> str:
     """Replace control characters, which could move the cursor or reverse the text."""
     if not style.unicode:
         text = text.replace(" · ", " - ").encode("ascii", "replace").decode()
@@ -256,7 +256,7 @@ def _note(indent: str, row: SpanRow, note: str, columns: _Columns, style: Style)
     if row.depth and len(guides) > columns.name // 2:
         guides = " " * len(guides)
     text = note if style.unicode else note.replace("✗", "!")
-    return _fit(guides + "  " + _clean(text, style), style.width, style).rstrip()
+    return _fit(guides + "  " + clean_text(text, style), style.width, style).rstrip()
 
 
 def _fit(text: str, width: int, style: Style) -> str:

@@ -91,7 +91,11 @@ def _number(value: Any) -> float:
     # check of a protocol is slow, so plain floats skip it.
     if type(value) is not float and not isinstance(value, SupportsFloat):
         raise TypeError(f"a reward must be a number, not {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # an array or tensor of several values
+        kind = type(value).__name__
+        raise TypeError(f"a reward must be one number, not this {kind}: {error}") from error
 
 
 def _finite(name: str, value: float) -> float:

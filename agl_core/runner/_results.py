@@ -3,7 +3,7 @@
 | result | effect |
 | --- | --- |
 | ``None`` | nothing |
-| a number | one annotation span with the reward dimension ``primary`` |
+| a number of Python, NumPy, a tensor library, … | one span with the reward dimension ``primary`` |
 | OpenTelemetry spans | converted and stored |
 | :class:`~agl_core.types.Span` | stored unchanged; the agent chose their ids |
 | :class:`~agl_core.types.SpanCoreFields` | tied to the attempt and stored, in order |
@@ -17,7 +17,7 @@ import logging
 import numbers
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 from agl_core.errors import AgentResultError
 from agl_core.types import Span, SpanCoreFields
@@ -58,7 +58,7 @@ async def store_result(result: Any, rollout: AttemptedRollout, store: LightningS
 
 
 async def _spans_of(result: Any, rollout: AttemptedRollout, store: LightningStore) -> list[Span]:
-    if isinstance(result, numbers.Real):
+    if isinstance(result, SupportsFloat):
         return await _tied([_reward(result)], rollout, store)
     if not isinstance(result, list):
         raise AgentResultError(
@@ -85,12 +85,15 @@ async def _spans_of(result: Any, rollout: AttemptedRollout, store: LightningStor
     raise AgentResultError(f"an agent's list holds spans of one type; this one holds: {kinds}")
 
 
-def _reward(value: numbers.Real) -> SpanCoreFields:
+def _reward(value: SupportsFloat) -> SpanCoreFields:
     from agl_core.emitter import emit_reward
 
     if isinstance(value, numbers.Integral):
         logger.warning("the agent returned the reward %r; it is stored as a float", value)
-    return emit_reward(float(value), propagate=False)
+    try:
+        return emit_reward(value, propagate=False)
+    except TypeError as error:  # a tensor of several values
+        raise AgentResultError(str(error)) from error
 
 
 async def _tied(

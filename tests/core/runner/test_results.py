@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -44,6 +47,53 @@ async def test_bools_and_ints_are_rewards_too(
     assert span.attributes[REWARD] == stored
     assert isinstance(span.attributes[REWARD], float)
     assert [r.levelname for r in caplog.records if repr(value) in r.getMessage()] == ["WARNING"]
+
+
+class Tensor:
+    """A tensor as PyTorch has it: a number only if it has one value."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def __float__(self) -> float:
+        if len(self.values) != 1:
+            raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+        return self.values[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Decimal("0.5"),
+        Fraction(1, 2),
+        np.float32(0.5),
+        np.array(0.5),
+        Tensor(0.5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_numbers_of_other_libraries_are_rewards(bench: Any, value: Any) -> None:
+    runner = await bench.runner(lambda task: value)
+    rollout = await runner.step({})
+    assert rollout.status == "succeeded"
+    (span,) = await _spans(bench, rollout)
+    assert span.attributes[REWARD] == 0.5
+    assert type(span.attributes[REWARD]) is float
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.int64(1)])
+async def test_booleans_and_integers_of_numpy_are_rewards(bench: Any, value: Any) -> None:
+    rollout = await (await bench.runner(lambda task: value)).step({})
+    (span,) = await _spans(bench, rollout)
+    assert span.attributes[REWARD] == 1.0
+
+
+@pytest.mark.parametrize("value", [np.array([1.0, 2.0]), Tensor(1.0, 2.0)])
+async def test_several_numbers_are_not_a_reward(bench: Any, value: Any) -> None:
+    runner = await bench.runner(lambda task: value)
+    with pytest.raises(AgentResultError, match="a reward must be one number, not this"):
+        await runner.step({})
+    assert (await bench.attempt()).status == "failed"
 
 
 async def test_none_adds_no_span(bench: Any) -> None:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core._known_errors import KnownErrors
+from agl_core.agent._no_proxy import call_models_directly
 from agl_core.errors import (
     AgentCancelledError,
     AgentError,
@@ -232,6 +233,7 @@ class AttemptRun:
             raise ResourceMissingError(
                 f"the store has no resources {resources_id!r}, which the rollout names"
             )
+        call_models_directly(resources)
         return with_keys(resources, self.rollout, self.place.store, self.place.llm_proxy)
 
     async def _trace(self, agent: LitAgent[Any], resources: NamedResources) -> Any:

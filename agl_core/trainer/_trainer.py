@@ -20,6 +20,7 @@ from typing import Any
 import agl_core
 from agl_core.adapter import Adapter
 from agl_core.agent import LitAgent, load_environment
+from agl_core.agent._no_proxy import call_directly
 from agl_core.algorithm import (
     Algorithm,
     Baseline,
@@ -344,6 +345,7 @@ class Trainer:
                 path="agent",
             )
         agent.check_signature()
+        call_directly()
         lead = AlgorithmSide(
             trainer=self,
             algorithm=algorithm,

@@ -76,6 +76,27 @@ class TestEnvironment:
         (finding,) = by_check(check_environment(), "gpu")
         assert (finding.severity, words in finding.what) == (severity, True)
 
+    @pytest.mark.parametrize(
+        ("variables", "severity"),
+        [
+            ({}, None),
+            ({"http_proxy": "http://proxy:1"}, "info"),
+            ({"HTTPS_PROXY": "http://proxy:1", "no_proxy": "b, 127.0.0.1"}, "ok"),
+        ],
+        ids=["none", "without NO_PROXY", "with NO_PROXY"],
+    )
+    def test_an_http_proxy(self, monkeypatch, variables, severity):
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.lower(), raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        found = by_check(check_environment(), "http proxy")
+        assert [finding.severity for finding in found] == ([severity] if severity else [])
+        if severity == "info":
+            assert found[0].what.startswith("HTTP_PROXY is set")
+            assert found[0].todo == "export NO_PROXY=127.0.0.1,localhost,::1"
+
     def test_no_gpu(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         (finding,) = by_check(check_environment(), "gpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from agl_core.doctor import Finding, find_bad_versions, installed_version
 from agl_core.plugins import CORE_DISTRIBUTION, get_registry
 
 _GPU_SECONDS: Final = 10.0
+_PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 def check_environment() -> list[Finding]:
@@ -27,6 +29,7 @@ def check_environment() -> list[Finding]:
             "the messages of opentelemetry-proto are generated for protobuf 5 and do not load",
             "pip install --upgrade protobuf",
         ),
+        *_http_proxy(),
         _gpu(),
     ]
 
@@ -61,6 +64,25 @@ def _requirements(distribution: str) -> Iterable[str]:
         return requires(distribution) or ()
     except PackageNotFoundError:
         return ()  # its metadata cannot be read; the registry reports that
+
+
+def _http_proxy() -> Iterator[Finding]:
+    """Yield a finding if calls of agents go to an HTTP proxy, also those to this machine."""
+    proxies = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.lower())]
+    if not proxies:
+        return
+    given = ",".join(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    hosts = {each.strip() for each in given.split(",")}
+    if hosts & {"*", "127.0.0.1"}:
+        yield Finding("ok", "http proxy", f"{proxies[0]} is set, and NO_PROXY has this machine")
+        return
+    yield Finding(
+        "info",
+        "http proxy",
+        f"{proxies[0]} is set; runs add 127.0.0.1, localhost and ::1 to NO_PROXY, but clients that "
+        "an agent makes while it is imported go through the proxy",
+        "export NO_PROXY=127.0.0.1,localhost,::1",
+    )
 
 
 def _gpu() -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -16,18 +16,9 @@ from agl_core.plugins import get_registry
 from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
 from agl_core.store import Interceptor, InterceptorLike, as_interceptor
-from agl_core.types import Dataset, NamedResources, Resource
+from agl_core.types import NamedResources, Resource
 
 T = TypeVar("T")
-
-_TABLES: Final[Mapping[tuple[str, ...], str]] = {
-    ("iloc", "columns"): "to_dict('records')",  # pandas, a DataFrame
-    ("iloc",): "tolist()",  # pandas, a Series: its items are by label
-    ("to_dicts",): "to_dicts()",  # polars
-    ("to_pylist",): "to_pylist()",  # pyarrow
-}
-"""How to get a list of rows of what libraries of tables give, by the attributes they are known by.
-The libraries are not imported for it."""
 
 
 class DefaultStrategy(NamedTuple):
@@ -88,30 +79,6 @@ def interceptors_of(
         return tuple(map(as_interceptor, given))
     except InvalidArgumentError as error:
         raise ConfigError(str(error), path="interceptors") from error
-
-
-def check_dataset(name: str, dataset: Any) -> Dataset[Any] | None:
-    """Check that an argument is a dataset or None, and return it.
-
-    Raises:
-        ConfigError: The argument has no length or no items by index.
-    """
-    if dataset is None:
-        return None
-    kind = type(cast("object", dataset)).__qualname__
-    if isinstance(dataset, (str, bytes, dict)) or not isinstance(dataset, Dataset):
-        raise ConfigError(
-            f"a {kind} is not a dataset; it needs a length and items by index, like a list",
-            path=name,
-        )
-    for has, rows in _TABLES.items():
-        if all(hasattr(cast("object", dataset), part) for part in has):
-            raise ConfigError(
-                f"a {kind} is not a dataset, since its items by index are not its rows; "
-                f"pass {name}.{rows}",
-                path=name,
-            )
-    return cast("Dataset[Any]", dataset)
 
 
 def check_integer(name: str, value: object, *, least: int, most: int | None = None) -> None:

@@ -45,7 +45,6 @@ from agl_core.store import InterceptorLike, LightningStore, installed_intercepto
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
 from agl_core.trainer._components import (
-    check_dataset,
     check_integer,
     check_resources,
     check_text,
@@ -56,6 +55,7 @@ from agl_core.trainer._components import (
     hooks_of,
     interceptors_of,
 )
+from agl_core.trainer._datasets import check_dataset
 from agl_core.trainer._loops import outside_loop
 from agl_core.trainer._verdict import check_outcome, check_success
 from agl_core.types import Dataset, NamedResources

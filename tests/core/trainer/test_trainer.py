@@ -164,23 +164,6 @@ async def test_runs_inside_a_running_loop(how: str) -> None:
     await asyncio.sleep(0)
 
 
-class Table:
-    """A table of columns, as pandas has it."""
-
-    iloc = columns = ("q",)
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, column: str) -> list[str]:
-        return {"q": ["a"]}[column]
-
-
-def test_table_is_not_a_dataset() -> None:
-    with pytest.raises(ConfigError, match=r"pass train_dataset\.to_dict\('records'\)"):
-        trainer(algorithm=Scores()).fit(parrot, Table())  # pyright: ignore[reportArgumentType]
-
-
 def test_a_blocking_agent_does_not_stop_other_runners() -> None:
     release = threading.Event()
 

@@ -143,7 +143,7 @@ def _project_table(directory: Path | None) -> tuple[str, dict[str, Any], list[st
         import tomllib
 
         try:
-            table = tomllib.loads(data.decode()).get("tool", {}).get("agl")
+            table = tomllib.loads(data.decode("utf-8-sig")).get("tool", {}).get("agl")
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
             problems.append(f"{file} is not valid TOML: {error}")
             continue

@@ -65,6 +65,13 @@ def test_the_project_file_counts_from_below_too(tmp_path, monkeypatch):
     assert record.error == f"switched off by [tool.agl] disable-plugins of {file}"
 
 
+def test_a_project_file_may_begin_with_a_byte_order_mark(tmp_path):
+    text = '[tool.agl]\ndisable-plugins = ["store.two"]\n'
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8-sig")
+    found = Switches.read({}, tmp_path)
+    assert (list(found.disabled), found.problems) == (["store.two"], ())
+
+
 def test_the_variable_adds_to_the_project_file_and_replaces_its_list(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text(
         '[tool.agl]\ndisable-plugins = ["store.two"]\nplugins = ["store.two"]\n'

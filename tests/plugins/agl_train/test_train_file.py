@@ -58,6 +58,7 @@ class TestDatasets:
             ("t.csv", "a,b\n1,2,3\n", "line 2 has not as many cells as the header"),
             ("t.csv", "a,b\n", "t.csv is empty"),
             ("t.jsonl", "\n", "t.jsonl is empty"),
+            ("t.json", 200_000 * "[" + 200_000 * "]", "t.json: maximum recursion"),
             ("t.parquet", "", "is not a dataset"),
         ],
     )

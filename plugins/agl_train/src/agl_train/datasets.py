@@ -81,7 +81,7 @@ def _read(spec: str, directory: Path, path: str) -> list[Any]:
         if suffix == ".csv":
             return _csv(text)
         data: object = json.loads(text)
-    except (ValueError, csv.Error) as error:
+    except (ValueError, csv.Error, RecursionError) as error:
         raise ConfigError(f"{file}: {error}", path=path) from error
     if not isinstance(data, list):
         raise ConfigError(f"{file} contains a {type(data).__name__}, not a list", path=path)

@@ -15,9 +15,8 @@ def outside_loop() -> Generator[None]:
     and signals reach the main thread only. The functions are those that asyncio documents for
     libraries that extend it.
     """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+    loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+    if loop is None:
         yield
         return
     task = asyncio.current_task()

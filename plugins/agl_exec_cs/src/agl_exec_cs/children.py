@@ -17,6 +17,7 @@ from agl_core.plugins import EventPipe
 from agl_exec_cs.child import Job, child_main
 from agl_exec_cs.forking import between_imports
 from agl_exec_cs.leftovers import Leftovers
+from agl_exec_cs.main_guard import ADVICE, IMPORTS_MAIN
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -211,7 +212,8 @@ class Children:
             if self._on_death is not None and self._on_death(child.name):
                 child.deaths = 0
             failure = self._death(child, stopping=stopping)
-            if failure and not stopping and child.deaths < self._max_restarts:
+            in_vain = child.process.exitcode == IMPORTS_MAIN
+            if failure and not stopping and not in_vain and child.deaths < self._max_restarts:
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)
@@ -228,6 +230,8 @@ class Children:
         hit = child.interrupted and code in (1, -signal.SIGINT)
         if stopping and (hit or code in self._allowed):
             return ""
+        if code == IMPORTS_MAIN:
+            return f"did not start: {ADVICE}"
         hint = ""
         if code == 1 and self._context.get_start_method() != "fork":
             # Its own words are on stderr: it could not report before it had imported the program.

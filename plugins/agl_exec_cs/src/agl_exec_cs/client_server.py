@@ -22,7 +22,7 @@ from agl_core.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl_core.errors import ConfigError, InvalidArgumentError
+from agl_core.errors import ConfigError, InvalidArgumentError, LaunchError
 from agl_core.execution import (
     RUN_ENDED,
     AlgorithmBundle,
@@ -41,6 +41,7 @@ from agl_exec_cs.dead_runners import fail_attempts_of
 from agl_exec_cs.events import MultiprocessingEvent
 from agl_exec_cs.first_contact import wait_for_server
 from agl_exec_cs.leftovers import Leftovers
+from agl_exec_cs.main_guard import ADVICE, check_main_guard
 from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
 from agl_exec_cs.run_store import RunStore
@@ -103,6 +104,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
+        check_main_guard()
         self.interrupted = False
         if self.role == "algorithm":
             self.run_algorithm(algorithm, store, ThreadingEvent(), lambda url: None)
@@ -330,9 +332,13 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
     def _log_failures(self, children: Children) -> None:
         for failure in children.failures:
+            if failure.endswith(ADVICE):
+                continue  # the error says it once
             logger.warning("A part of the run failed: %s", failure)
 
     def _raise_failures(self, children: Children) -> None:
+        if any(failure.endswith(ADVICE) for failure in children.failures):
+            raise LaunchError(f"the runners did not start: {ADVICE}")
         if children.failures and not self.interrupted:
             raise RuntimeError("; ".join(children.failures))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -32,6 +33,7 @@ from agl_core.errors import (
 )
 from agl_core.lifecycle import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 from agl_core.runner._final_status import write_final_status
+from agl_core.runner._forked import end_if_forked
 from agl_core.runner._infrastructure import (
     find_away,
     is_the_agents,
@@ -332,10 +334,13 @@ _left_behind: set[asyncio.Future[Outcome]] = set()
 
 
 async def _outcome(call: Coroutine[Any, Any, Any]) -> Outcome:
+    pid = os.getpid()
     try:
-        return Outcome(await call)
+        outcome = Outcome(await call)
     except BaseException as error:
-        return Outcome(error=error)
+        outcome = Outcome(error=error)
+    end_if_forked(pid, outcome)
+    return outcome
 
 
 def _without_cancellation(outcome: Outcome) -> Outcome:

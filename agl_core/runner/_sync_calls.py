@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
+
+from agl_core.runner._forked import end_if_forked
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +100,13 @@ class SyncCalls:
 
 
 def _outcome(job: _Job) -> Outcome:
+    pid = os.getpid()
     try:
-        return Outcome(job.context.run(job.call))
+        outcome = Outcome(job.context.run(job.call))
     except BaseException as error:
-        return Outcome(error=error)
+        outcome = Outcome(error=error)
+    end_if_forked(pid, outcome)
+    return outcome
 
 
 def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:

@@ -61,6 +61,33 @@ def hard(task: Any, prompt_template: Any) -> float:
     return 1.0
 
 
+def interrupt_exit_or_fork(task: str) -> float:
+    """Raise what ends a program, or return from a forked child; return the child's exit code."""
+    if task == "interrupt":
+        raise KeyboardInterrupt  # as some libraries do when they give up
+    if task == "exit":
+        sys.exit(3)
+    if task == "ok" or (pid := os.fork()):
+        return 0.0 if task == "ok" else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if task == "child exits":
+        sys.exit(4)
+    if task == "child says why":
+        sys.exit("no room")
+    if task == "child raises":
+        raise ValueError("in the child")
+    return 0.5
+
+
+@rollout
+def ends_oddly(task: str) -> float:
+    return interrupt_exit_or_fork(task)
+
+
+@rollout
+async def ends_oddly_async(task: str) -> float:
+    return interrupt_exit_or_fork(task)
+
+
 @rollout
 async def leaves_an_executor_busy(task: Any, prompt_template: Any) -> float:
     asyncio.get_running_loop().run_in_executor(None, time.sleep, LONG)
@@ -101,6 +128,41 @@ def test_deaths_between_finished_attempts_do_not_end_the_run() -> None:
 
 def test_signals_of_the_terminal_end_no_single_runner() -> None:
     assert [each.status for each in fit(["sigint", "sighup", "ok"])] == ["succeeded"] * 3
+
+
+ODD_ENDS = {
+    "interrupt": None,
+    "exit": None,
+    "child returns": 0.0,
+    "child exits": 4.0,
+    "child says why": 1.0,
+    "child raises": 1.0,
+    "ok": 0.0,
+}
+"""Tasks, and the rewards of their rollouts, or None for a rollout that fails."""
+
+
+@pytest.mark.parametrize("agent", [ends_oddly, ends_oddly_async], ids=["sync", "async"])
+def test_interrupts_exits_and_forks_of_an_agent_end_no_runner(
+    agent: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = time.monotonic()
+    found: list[tuple[Any, float | None]] = []
+
+    @algo
+    async def run(store: LightningStore) -> None:
+        outcome = await run_batch(store, list(ODD_ENDS), resources={"p": PROMPT}, timeout=60)
+        found.extend((each.rollout.input, each.reward) for each in outcome)
+
+    strategy = {"type": "cs", "server_port": 0, "start_method": "fork"}
+    Trainer(algorithm=run, tracer="dummy", strategy=strategy).fit(agent)
+    assert dict(found) == ODD_ENDS
+    assert time.monotonic() - before < 60
+    assert "replacing it" not in caplog.text
+    assert "left behind" not in caplog.text
+    said = capfd.readouterr().err
+    assert "no room\n" in said
+    assert "ValueError: in the child" in said
 
 
 def test_errors_without_a_readable_text_fail_their_attempts() -> None:

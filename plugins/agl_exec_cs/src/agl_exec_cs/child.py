@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from agl_core.plugins import EventSender
+    from agl_core.store import LightningStore
 
 __all__ = [
     "Job",
@@ -174,7 +175,7 @@ async def run_runner(
         StoreUnavailableError: The server was lost and has not come back in time.
     """
     if access.shared.value is not None:
-        await bundle(access.shared.value, worker_id, stop)
+        await _run_again_if_interrupted(bundle, access.shared.value, worker_id, stop)
         return
     url = access.url if isinstance(access.url, str) else await _receive(access.url, stop)
     if url is None:
@@ -182,12 +183,34 @@ async def run_runner(
     client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
     try:
         await client.come(worker_name(worker_id))
-        await bundle(client, worker_id, stop)
+        await _run_again_if_interrupted(bundle, client, worker_id, stop)
         await client.leave(worker_name(worker_id))
     finally:
         await client.close()
     if client.lost is not None:
         raise client.lost
+
+
+async def _run_again_if_interrupted(
+    bundle: RunnerBundle, store: LightningStore, worker_id: int, stop: ExecutionEvent
+) -> None:
+    """Run a bundle, and again after a KeyboardInterrupt that the agent or a library of it raised.
+
+    Ctrl+C raises none in a runner: :func:`supervise_with_signals` handles the signal.
+    """
+    while True:
+        try:
+            await bundle(store, worker_id, stop)
+        except KeyboardInterrupt:
+            if stop.is_set():
+                raise
+            logger.warning(
+                "%s: the agent raised KeyboardInterrupt, and nobody pressed Ctrl+C; its attempt "
+                "failed, and the runner goes on",
+                worker_name(worker_id),
+            )
+        else:
+            return
 
 
 async def supervise_with_signals(

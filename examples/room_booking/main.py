@@ -23,6 +23,7 @@ import agl_core as agl
 from agent import book_room, seed_resources
 from agl_core.algorithm import stored_runs
 from agl_proxy_direct import DirectProxy
+from cost import GPT_4_1_MINI, Price, describe_cost
 from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name
 from optimise import apo
 from report import Result, print_interrupted, print_json, print_result, say, show_search
@@ -50,8 +51,11 @@ SEARCH = {"beam_width": 1, "branch_factor": 2, "beam_rounds": 10, "val_batch_siz
 
 def main() -> int:
     options = parse_arguments()
+    cost = describe_cost(options.rollouts, options.held_out, Price(*options.price))
     try:
         ensure_endpoint(options.seed)
+        who = "A paid model" if is_simulated() else model_name()
+        say(f"{who} would cost {cost}.")
         check_endpoint()
     except OpenAIError as error:
         say(f"The model {model_name()} at the given endpoint does not answer: {error}")
@@ -208,6 +212,14 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--held-out", type=int, default=120, help="tasks of the final measurement (default: 120)"
+    )
+    parser.add_argument(
+        "--price",
+        type=float,
+        nargs=2,
+        metavar=("INPUT", "OUTPUT"),
+        default=(GPT_4_1_MINI.input, GPT_4_1_MINI.output),
+        help="of a million tokens of the model, in dollars (default: that of gpt-4.1-mini)",
     )
     parser.add_argument("--runners", type=int, default=8, help="at once (default: 8)")
     parser.add_argument(

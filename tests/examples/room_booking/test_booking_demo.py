@@ -59,6 +59,11 @@ def test_the_demo_prints_its_tables(run):
     code, out, err = run(MAIN, "--rollouts", "150", "--held-out", "12")
     assert code == 0, err
     assert "80 training, 48 validation and 12 held-out tasks" in err
+    cost = (
+        "A paid model would cost about $0.09 for at most 174 rollouts (0.19 million input and "
+        "0.01 million output tokens, at $0.4 and $1.6 per million, see --price)"
+    )
+    assert 0 < err.index(cost) < err.index("80 training"), "before the run"
     assert "95 % interval" in out
     assert "Held-out tasks, SIMULATED model" in out
     assert "winner" in out

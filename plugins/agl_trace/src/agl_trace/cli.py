@@ -144,6 +144,7 @@ def _show(recorded: _Recorded, depth: int | None, as_json: bool) -> None:
 
 def _show_chat(recorded: _Recorded, as_json: bool) -> None:
     from agl_adapters import TraceToMessages
+    from agl_core.adapter import Reason
     from agl_trace import view_trace
     from agl_trace.chat import render_chat
 
@@ -159,6 +160,8 @@ def _show_chat(recorded: _Recorded, as_json: bool) -> None:
         click.echo(line, color=style.color)
     if not conversations:
         click.echo("no model call with messages was recorded")
+    # Where tracer and proxy both record, each call is there twice; that is not worth a line.
+    report.left_out.pop(("call", str(Reason.DUPLICATE_RESPONSE)), None)
     for line in str(report).splitlines()[1:]:
         click.echo(line)
 

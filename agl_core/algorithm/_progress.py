@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LINE_INTERVAL = 10.0  # seconds between two plain lines
+_LEAST = 8  # columns of a bar or a text in a narrow terminal
+_COUNT = 9  # columns of "1000/1000"
+_COUNT_AND_TIME = 1 + _COUNT + 7 + 5  # spinner, count, time and the blanks between six columns
 
 
 class ProgressReporter(Protocol):
@@ -109,15 +112,25 @@ def _make_bars() -> Progress:
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.table import Column
 
+    console = error_console()
+
+    def text(content: str, width: int) -> TextColumn:
+        cut = Column(no_wrap=True, overflow="ellipsis", max_width=width)
+        return TextColumn(content, table_column=cut)
+
+    # Texts are cut so that bar, count and time are always whole: rich would drop those instead.
+    name, bar = max(_LEAST, console.width // 4), max(_LEAST, min(40, console.width // 6))
+    note = max(_LEAST, console.width - name - bar - _COUNT_AND_TIME)
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        text("{task.description}", name),
+        BarColumn(bar_width=bar),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=_COUNT)),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=error_console(),
+        text("{task.fields[note]}", note),
+        console=console,
         transient=True,
     )
 

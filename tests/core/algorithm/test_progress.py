@@ -7,8 +7,9 @@ import sys
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from agl_core.algorithm import show_progress
+from agl_core.algorithm import _progress, show_progress
 from agl_core.logs import error_console, setup_module_logging
 
 
@@ -62,3 +63,17 @@ def test_lines_are_logged_at_intervals_and_at_the_end(
             progress.update(done)
     lines = [record.getMessage().strip() for record in caplog.records]
     assert lines == [f"work: {n}/100" for n in (20, 40, 60, 80, 100)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_texts_hide_no_bar_count_or_time(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    drawn = Console(file=io.StringIO(), width=width, height=24, legacy_windows=False)
+    monkeypatch.setattr(_progress, "error_console", lambda: drawn)
+    bars = _progress._make_bars()
+    long = "round 12: measuring v34 on the validation tasks"
+    bars.add_task(long, total=1000, completed=500, note="0.917, 12 failed, 3 not scored, 4 running")
+    drawn.print(bars.get_renderable())
+    (line,) = drawn.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(line.rstrip()) <= width
+    for part in ("round 12", "━━", "500/1000", "0:00:00", "0.917"):
+        assert part in line

@@ -10,8 +10,10 @@ import pytest
 from agl_core.cli import main
 from agl_core.doctor import _versions as versions_
 from agl_core.errors import MissingDependencyError, StoreUnavailableError
+from agl_core.plugins import get_registry
 from agl_core.store import InMemoryLightningStore
 from agl_doctor import check_environment, check_plugins, environment, run_store_checks
+from agl_doctor.examine import examine
 from agl_store_http import LightningStoreServer
 
 HOOKS = """
@@ -226,3 +228,18 @@ class TestCommand:
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("ok      python: Python 3.")
         assert lines[-1] == "0 errors, 0 warnings"
+
+
+class TestPluginsCommand:
+    def test_it_says_that_it_loads_plugins(self, capsys):
+        assert main(["plugins", "doctor", "--kind", "algorithm", "--dist", "agl-core"]) == 0
+        said = capsys.readouterr()
+        assert said.err == "loading 1 plugin, each in a process of its own\n"
+        assert "algorithm.baseline" in said.out
+
+    def test_results_are_told_as_they_come_and_returned_in_order(self):
+        records = [one for one in get_registry().of_kind("tracer") if one.dist == "agl-core"]
+        told: list[str] = []
+        found = examine(records, build=False, tell=lambda one: told.append(one.key))
+        assert [one.key for one in found] == [one.key for one in records]
+        assert sorted(told) == sorted(one.key for one in records)

@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from agl_core.plugins import PluginRecord
@@ -44,7 +43,11 @@ class Examined:
 
 
 def examine(
-    records: Iterable[PluginRecord], *, timeout: float = 60.0, build: bool = True
+    records: Iterable[PluginRecord],
+    *,
+    timeout: float = 60.0,
+    build: bool = True,
+    tell: Callable[[Examined], None] | None = None,
 ) -> list[Examined]:
     """Examine plugins, several at a time.
 
@@ -53,12 +56,17 @@ def examine(
             metadata are reported without loading them.
         timeout: Time limit of each plugin, in seconds.
         build: Whether to build components that need no options.
+        tell: Called with each result when it is there, in the caller's thread.
 
     Returns:
         One result for each record, in their order.
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(partial(_examine, timeout=timeout, build=build), records))
+        waiting = [pool.submit(_examine, record, timeout, build) for record in records]
+        for done in as_completed(waiting):
+            if tell is not None:
+                tell(done.result())
+    return [done.result() for done in waiting]
 
 
 def _examine(record: PluginRecord, timeout: float, build: bool) -> Examined:

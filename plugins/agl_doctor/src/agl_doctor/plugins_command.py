@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 import click
@@ -37,14 +38,26 @@ def plugins_doctor(
 
     Components that need no options are also built, in an empty directory.
     """
-    from agl_doctor.examine import examine
+    from agl_core.algorithm import show_progress
+    from agl_doctor.examine import Examined, examine
 
     records = [record for record in get_registry().records if kind in (None, record.kind)]
     if dist is not None:
         records = [record for record in records if record.dist == canonical_name(dist)]
         if not records:
             raise click.UsageError(f"{dist} provides no such plugin; see `agl plugins list`")
-    examined = examine(records, timeout=timeout, build=not no_build)
+    count = "1 plugin" if len(records) == 1 else f"{len(records)} plugins"
+    if not as_json and not sys.stderr.isatty():
+        click.echo(f"loading {count}, each in a process of its own", err=True)
+    with show_progress("plugins", len(records)) as progress:
+        waiting = [record.key for record in records]
+
+        def tell(one: Examined) -> None:
+            waiting.remove(one.key)
+            note = f"waiting for {waiting[0]}" if waiting else ""
+            progress.update(len(records) - len(waiting), note)
+
+        examined = examine(records, timeout=timeout, build=not no_build, tell=tell)
     if as_json:
         print_json([asdict(one) for one in examined])
     else:

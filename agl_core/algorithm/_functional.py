@@ -16,7 +16,8 @@ from agl_core.types import Dataset
 _INJECTED: Final[dict[str, Callable[[Algorithm], Any]]] = {
     "store": Algorithm.get_store,
     "adapter": Algorithm.get_adapter,
-    "llm_proxy": Algorithm.get_llm_proxy,
+    "proxy": Algorithm.get_llm_proxy,
+    "llm_proxy": Algorithm.get_llm_proxy,  # its name in agent-lightning 0.3
     "llm_server": Algorithm.get_llm_server,
     "initial_resources": Algorithm.get_initial_resources,
     "run": Algorithm.get_run,
@@ -27,7 +28,7 @@ _DATASETS: Final = ("train_dataset", "val_dataset")
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
-    Its parameters are filled by name: ``store``, ``adapter``, ``llm_proxy``,
+    Its parameters are filled by name: ``store``, ``adapter``, ``proxy`` (or ``llm_proxy``),
     ``llm_server``, ``initial_resources``, ``run``, ``train_dataset``, ``val_dataset``; any of them,
     in any order. A proxy that it names runs while the function does::
 
@@ -89,10 +90,11 @@ class FunctionalAlgorithm(Algorithm):
                 )
         arguments = {name: get(self) for name, get in _INJECTED.items() if name in self._wanted}
         arguments.update({k: v for k, v in datasets.items() if k in self._wanted})
-        proxy: LLMProxyLike | None = arguments.get("llm_proxy")
+        names = [name for name in ("proxy", "llm_proxy") if name in arguments]
+        proxy: LLMProxyLike | None = arguments[names[0]] if names else None
         if proxy is None or proxy.is_running():
             return self._function(**arguments)
-        arguments["llm_proxy"] = _StartedProxy(proxy)
+        arguments.update(dict.fromkeys(names, _StartedProxy(proxy)))
         if self.is_async():
             return self._run_async(proxy, arguments)
         asyncio.run(proxy.start())

@@ -95,7 +95,8 @@ def with_llm_proxy(
             proxy = self.get_llm_proxy()
             if proxy is None and required:
                 raise ValueError(
-                    f"{type(self).__qualname__} needs a proxy; pass llm_proxy to the trainer"
+                    f"{type(self).__qualname__} needs a proxy; pass proxy=… to the trainer, or "
+                    "write the table [proxy] in a train file"
                 )
             if proxy is None or not auto_start or proxy.is_running():
                 return await method(self, proxy, *args, **kwargs)

@@ -86,14 +86,14 @@ class Trainer:
             log says which.
         port: Port of the store server, for strategies that have one.
         algorithm: Improves the resources. None: the runners run rollouts that others enqueue.
-        llm_proxy: The proxy between agents and models. A dict without a type means ``direct``.
+        proxy: The proxy between agents and models. A dict without a type means ``direct``.
         llm_server: Serves the model that is trained, behind the proxy (``direct``, unless
-            ``llm_proxy`` names another); it runs while the algorithm does.
+            ``proxy`` names another); it runs while the algorithm does.
         hooks: Callbacks around each rollout.
         tracker: Where the metrics of the run go: one backend, or a list of them; none by default.
         interceptors: Code around the calls of the run's store, the outermost first; the installed
             interceptors come before them. :attr:`store` itself stays as it is.
-        proxy: Alias of ``llm_proxy``.
+        llm_proxy: The same as ``proxy``, as agent-lightning 0.3 names it.
         run: Name of the run, for :meth:`fit` and :meth:`dev`. A run of this name in the store is
             resumed; a finished one does nothing. Without a name every call is a new run.
         reward_range: Lowest and highest possible reward, such as ``(0, 10)``; by default what the
@@ -153,7 +153,7 @@ class Trainer:
         check_integer("port", port, least=0, most=65535)
         check_text("run", run)
         if llm_proxy is not None and proxy is not None:
-            raise ConfigError("is the same as llm_proxy; give one of them", path="proxy")
+            raise ConfigError("is the same as proxy; give one of them", path="llm_proxy")
 
         self.max_rollouts = max_rollouts
         self.initial_resources = check_resources(initial_resources)

@@ -23,7 +23,7 @@ from coding_tasks import TASKS
 
 def measure(model: ModelEndpoint, prompt: str) -> list[dict[str, Any]]:
     """Run all tasks with a prompt; return a row per task."""
-    trainer = agl.Trainer(strategy="shm", n_runners=4, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", n_runners=4, proxy=model.behind_proxy())
     text = agl.PromptTemplate(template=PROMPTS[prompt], engine="f-string")
     outcome = trainer.evaluate(mend, TASKS, resources={"prompt": text})
     return [

@@ -39,7 +39,7 @@ def installed(names: list[str]) -> list[str]:
 
 def measure(model: ModelEndpoint, names: list[str]) -> list[dict[str, Any]]:
     """Run the task with each program; return a row per program."""
-    trainer = agl.Trainer(strategy="shm", n_runners=2, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", n_runners=2, proxy=model.behind_proxy())
     outcome = trainer.evaluate(solve, [{**TASK, "program": name} for name in names])
     return [
         {"program": name, "protocol": PROGRAMS[name].protocol, **summary(one)}

@@ -30,7 +30,7 @@ FRAMEWORKS = {
 def measure(model: ModelEndpoint, framework: str, prompt: str) -> dict[str, Any]:
     """Run all tasks with a prompt in a framework; return the means."""
     agent = importlib.import_module(FRAMEWORKS[framework]).pack
-    trainer = agl.Trainer(strategy="shm", concurrency=4, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", concurrency=4, proxy=model.behind_proxy())
     text = agl.PromptTemplate(template=PROMPTS[prompt], engine="f-string")
     began = time.monotonic()
     outcome = trainer.evaluate(agent, TASKS, resources={"prompt": text})

@@ -30,7 +30,7 @@ MODES = {
 def measure(model: ModelEndpoint, prompt: str, mode: str) -> dict[str, Any]:
     """Run all tasks with a prompt under a guard; return the means."""
     trainer = agl.Trainer(
-        strategy="shm", n_runners=4, llm_proxy=model.behind_proxy(), hooks=MODES[mode]
+        strategy="shm", n_runners=4, proxy=model.behind_proxy(), hooks=MODES[mode]
     )
     text = agl.PromptTemplate(template=PROMPTS[prompt], engine="f-string")
     outcome = trainer.evaluate(handle, TASKS, resources={"prompt": text})

@@ -124,7 +124,7 @@ class Demo:
             store=self._store,
             strategy="shm",
             n_runners=self._options.runners,
-            llm_proxy=proxy,
+            proxy=proxy,
             initial_resources=seed_resources(),
             run=name,
         )

@@ -90,7 +90,7 @@ def measure(name: str, seed: int, max_rollouts: int, n_runners: int) -> Measurem
         adapter="messages",
         strategy="shm",
         n_runners=n_runners,
-        llm_proxy=proxy,
+        proxy=proxy,
         initial_resources=seed_resources(),
     )
     proxy.set_store(trainer.store)

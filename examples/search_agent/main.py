@@ -22,7 +22,7 @@ from search_model import answer
 
 def measure(model: ModelEndpoint, agent: str, questions: list[Any]) -> list[dict[str, Any]]:
     """Run an agent on all questions; return a row for each number of hops."""
-    trainer = agl.Trainer(strategy="shm", n_runners=4, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", n_runners=4, proxy=model.behind_proxy())
     outcome = trainer.evaluate(AGENTS[agent], questions, resources={})
     rows: list[dict[str, Any]] = []
     for hops in (1, 2, 3):

@@ -25,7 +25,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run the agent on all questions; return the means."""
     agent = make_agent(protocol, match, judge=model)
-    trainer = agl.Trainer(strategy="shm", concurrency=8, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", concurrency=8, proxy=model.behind_proxy())
     outcome = trainer.evaluate(agent, questions, resources={})
     calls = [
         str(span.attributes.get("gen_ai.input.messages"))

@@ -24,7 +24,7 @@ WINDOWS = {"all": None, "8 pages": 8, "2 pages": 2}
 
 def measure(model: ModelEndpoint, window: str, goals: list[dict[str, Any]]) -> dict[str, Any]:
     """Run the agent on all goals with a window; return the means."""
-    trainer = agl.Trainer(strategy="shm", n_runners=4, llm_proxy=model.behind_proxy())
+    trainer = agl.Trainer(strategy="shm", n_runners=4, proxy=model.behind_proxy())
     outcome = trainer.evaluate(make_agent(WINDOWS[window]), goals, resources={})
     calls = [
         [span.attributes for span in one.spans if span.name == semconv.SPAN_MODEL_CALL]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -266,3 +268,19 @@ def test_batches_are_exact_and_fair(items: int, size: int, seed: int) -> None:
 def test_an_empty_dataset_has_no_batches(items: list[int], size: int) -> None:
     with pytest.raises(InvalidArgumentError, match="at least 1"):
         batch_iter_over_dataset(items, size)
+
+
+@pytest.mark.parametrize("name", ["proxy", "llm_proxy"])
+def test_a_function_gets_the_proxy_by_its_name_or_that_of_0_3(name: str) -> None:
+    seen: list[Any] = []
+
+    def both(**given: Any) -> None:
+        seen.append(given[name])
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)]
+    both.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    algorithm = algo(both)
+    running = SimpleNamespace(is_running=lambda: True)
+    algorithm.set_llm_proxy(running)  # pyright: ignore[reportArgumentType]
+    algorithm.run()
+    assert seen == [running]

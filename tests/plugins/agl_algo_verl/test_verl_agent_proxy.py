@@ -181,7 +181,7 @@ class TestGate:
             await proxy.stop()
 
     def test_an_object_of_another_class_is_refused(self, store: InMemoryLightningStore):
-        with pytest.raises(ConfigError, match="llm_proxy: VERL pauses and redirects"):
+        with pytest.raises(ConfigError, match="proxy: VERL pauses and redirects"):
             make_gate(store, object())
 
 

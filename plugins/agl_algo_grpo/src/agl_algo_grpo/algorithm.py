@@ -157,7 +157,7 @@ class GRPO(Algorithm):
             own = shared and os.name == "posix"
             return DirectProxy(store=self.get_store(), launch_mode="mp" if own else "thread")
         if not isinstance(proxy, LLMProxy):
-            raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="llm_proxy")
+            raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="proxy")
         return proxy
 
 

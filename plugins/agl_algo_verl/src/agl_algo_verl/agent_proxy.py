@@ -98,7 +98,7 @@ class AgentProxy:
         if proxy is not None and not isinstance(proxy, LLMProxy):
             raise ConfigError(
                 f"VERL pauses and redirects the proxy, which {type(proxy).__qualname__} cannot do",
-                path="llm_proxy",
+                path="proxy",
             )
         self.proxy: LLMProxy = proxy or DirectProxy(store=store, queue_timeout=_QUEUE_SECONDS)
         self.name = name or PurePosixPath(path.rstrip("/")).name

@@ -30,7 +30,7 @@ _TRANSPORT = re.compile(
 )
 _REMEDY = (
     "If the agent calls a model: the tracer 'otel' records calls of the SDKs of OpenAI and "
-    "Anthropic; send others through the proxy (llm_proxy='direct', and the agent calls the "
+    "Anthropic; send others through the proxy (proxy='direct', and the agent calls the "
     "endpoint of its LLM resource)"
 )
 

@@ -165,7 +165,7 @@ class LitAgentRunner(Runner[T]):
             tracer=self.tracer,
             store=store,
             worker_id=worker_name(worker_id),
-            sync_calls=SyncCalls(f"agl-agent-{worker_id}"),
+            sync_calls=SyncCalls(f"agl-agent-{worker_id}", in_main_thread=True),
             cancel_grace=self.cancel_grace,
             finish_timeout=self.finish_timeout,
             errors=self._errors,

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from agl_core.runner._forked import end_if_forked
+from agl_core.runner._main_thread import MainThread
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +50,13 @@ class SyncCalls:
 
     Args:
         name: Name of the threads.
+        in_main_thread: Make the calls in the main thread of a process that offers it
+            (:func:`run_beside_main_thread`), one at a time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, in_main_thread: bool = False) -> None:
         self._name = name
+        self._in_main_thread = in_main_thread
         self._lock = threading.Lock()
         self._idle: list[_Inbox] = []
         self._closed = False
@@ -64,6 +68,9 @@ class SyncCalls:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
+        if self._in_main_thread and (main := MainThread.current) is not None:
+            _submit(_Job(call, contextvars.copy_context(), loop, future), main)
+            return future
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -90,13 +97,29 @@ class SyncCalls:
                 if not closed:
                     # Before the outcome is set, so that a call made in reaction reuses this thread.
                     self._idle.append(inbox)
-            try:
-                job.loop.call_soon_threadsafe(_settle, job.future, outcome)
-            except RuntimeError:
-                logger.debug("dropped the outcome of a call whose event loop is closed")
+            _report(job, outcome)
             del job, outcome  # otherwise the last call's objects live until the next call
             if closed:
                 return
+
+
+def _submit(job: _Job, main: MainThread) -> None:
+    def call() -> None:
+        _report(job, _outcome(job))
+
+    def interrupt(future: asyncio.Future[Outcome]) -> None:
+        if future.cancelled():
+            main.interrupt(call)
+
+    job.future.add_done_callback(interrupt)
+    main.submit(call)
+
+
+def _report(job: _Job, outcome: Outcome) -> None:
+    try:
+        job.loop.call_soon_threadsafe(_settle, job.future, outcome)
+    except RuntimeError:
+        logger.debug("dropped the outcome of a call whose event loop is closed")
 
 
 def _outcome(job: _Job) -> Outcome:

@@ -23,7 +23,7 @@ from agl_core.execution import (
     supervise,
 )
 from agl_core.plugins import flush_listeners
-from agl_core.runner import KnownErrors, worker_name
+from agl_core.runner import KnownErrors, run_beside_main_thread, worker_name
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.events import MultiprocessingEvent, wait_readable
 from agl_exec_cs.leftovers import Leftovers
@@ -126,6 +126,7 @@ class RunnerJob:
         access: How the runner reaches the store.
         grace: Seconds between the stop event and the cancellation.
         errors: Shared memory for the errors whose traceback is in the log.
+        in_main_thread: Whether sync agents run in the main thread of the process.
     """
 
     bundle: CloudPickled
@@ -135,10 +136,14 @@ class RunnerJob:
     access: StoreAccess
     grace: float
     errors: Any
+    in_main_thread: bool = False
 
     def run(self, leftovers: Leftovers) -> None:
         KnownErrors.shared = KnownErrors(self.errors.get_obj(), self.errors.get_lock())
-        asyncio.run(self._run(leftovers))
+        if not self.in_main_thread:
+            asyncio.run(self._run(leftovers))
+            return
+        run_beside_main_thread(lambda: asyncio.run(self._run(leftovers)), self.stop)
 
     async def _run(self, leftovers: Leftovers) -> None:
         stop = ThreadingEvent()  # for this runner only: a lost server must not stop the others

@@ -96,6 +96,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.terminate_timeout = config.terminate_timeout
         self.allowed_exit_codes = tuple(config.allowed_exit_codes)
         self.start_method = config.start_method
+        self.sync_agents = config.sync_agents
         self.max_restarts = config.max_restarts
         self.reconnect_timeout = config.reconnect_timeout
         self.connect_timeout = config.connect_timeout
@@ -173,6 +174,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 publisher.new_access(),
                 self.graceful_timeout,
                 errors,
+                self.sync_agents == "main_thread",
             )
 
         def end_runners() -> None:
@@ -211,7 +213,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         def make_job(worker_id: int, report: Connection[str, Any]) -> RunnerJob:
             return RunnerJob(
-                CloudPickled(runner), worker_id, stop, report, access, self.graceful_timeout, errors
+                CloudPickled(runner),
+                worker_id,
+                stop,
+                report,
+                access,
+                self.graceful_timeout,
+                errors,
+                self.sync_agents == "main_thread",
             )
 
         workers = {f"runner-{i}": first + i for i in range(self.n_runners)}

@@ -45,6 +45,9 @@ class ClientServerConfig(ComponentConfig):
     """Exit codes that are not failures of a process that the end of the run interrupts."""
     start_method: Literal["fork", "forkserver", "spawn"] | None = None
     """How processes start; None takes the platform's default."""
+    sync_agents: Literal["thread", "main_thread"] = "thread"
+    """Where a runner calls a sync agent. ``main_thread``: in the main thread of its process, one
+    rollout at a time, for libraries that work there only: ``signal.alarm`` of math-verify."""
     max_restarts: int = Field(default=3, ge=0)
     """Replacements of each runner process that died (killed, out of memory, crashed) without a
     finished attempt in between."""

@@ -62,3 +62,20 @@ def test_drawing_without_graphviz_names_the_package(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match="pip install 'graphviz'"):
         visualize_tree(TraceTree.from_spans([span("r", None)]))
+
+
+def test_operations_have_their_own_names() -> None:
+    named = {"agentlightning.operation.name": "search_rooms"}
+    tree = TraceTree.from_spans(
+        [
+            span("r", None),
+            span("o", "r", name="agentlightning.operation", attributes=named),
+            span("x", "r", name="agentlightning.operation"),
+        ]
+    )
+    dot = tree_to_dot(tree)
+    assert dot.count("search_rooms") == 1
+    assert dot.count("agentlightning.operation") == 1, (
+        "an operation without a name keeps the span's"
+    )
+    assert "search_rooms" in tree_to_dot(tree, "^search")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agl_adapters import TraceTree
 from agl_core.errors import MissingDependencyError
+from agl_trace.rows import operation_of
 
 __all__ = ["tree_to_dot", "visualize_tree"]
 
@@ -19,8 +20,8 @@ def visualize_tree(
     Args:
         tree: The tree.
         filename: Path of the picture, without its suffix.
-        interested_span_match: Regular expression searched in span names; only matching spans and
-            their ancestors are drawn. None: all spans.
+        interested_span_match: Regular expression searched in names of spans and operations; only
+            matching spans and their ancestors are drawn. None: all spans.
 
     Returns:
         The path of the picture.
@@ -49,7 +50,8 @@ def tree_to_dot(tree: TraceTree, interested_span_match: str | None = None) -> st
     if interested_span_match is not None:
         drawn.clear()
         for node in nodes:
-            if re.search(interested_span_match, node.span.name):
+            names = (node.span.name, operation_of(node.span) or "")
+            if any(re.search(interested_span_match, name) for name in names):
                 above: str | None = node.id
                 while above is not None and above not in drawn:
                     drawn.add(above)
@@ -69,7 +71,7 @@ def tree_to_dot(tree: TraceTree, interested_span_match: str | None = None) -> st
 
 def _label(node: TraceTree, origin: float) -> str:
     """Return name, id, agent, seconds since the trace began, and reward, one per line."""
-    lines = [node.span.name, node.id[:8]]
+    lines = [operation_of(node.span) or node.span.name, node.id[:8]]
     agent = node.agent_name()
     if agent is not None:
         lines.append(f"agent {agent}")

@@ -26,7 +26,7 @@ from agl_core.emitter import by_authority, get_rewards_from_span
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
-__all__ = ["Kind", "SpanRow", "TraceSummary", "TraceView", "view_trace"]
+__all__ = ["Kind", "SpanRow", "TraceSummary", "TraceView", "operation_of", "view_trace"]
 
 Kind = Literal["model", "tool", "agent", "reward", "message", "exception", "missing", "span"]
 
@@ -216,12 +216,18 @@ def _row(span: Span, parent_id: str | None, depth: int, origin: float) -> SpanRo
     if row.reward is not None:
         row.kind = "reward"
         row.rewards = _dimensions(span)
-    if span.name == semconv.SPAN_OPERATION:
-        row.operation = _one_line(attributes.get(semconv.OPERATION_NAME))
-    elif row.kind == "message":
+    row.operation = operation_of(span)
+    if row.kind == "message":
         row.text = _one_line(attributes.get(semconv.MESSAGE_BODY))
     row.error = _error(span)
     return row
+
+
+def operation_of(span: Span) -> str | None:
+    """Return the name of an operation recorded with agl's emitter, whose spans have one name."""
+    if span.name != semconv.SPAN_OPERATION:
+        return None
+    return _one_line(span.attributes.get(semconv.OPERATION_NAME))
 
 
 def _one_line(value: Any) -> str | None:

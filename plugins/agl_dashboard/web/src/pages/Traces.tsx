@@ -6,6 +6,7 @@ import { Empty, Problem } from "../components/parts";
 import { SearchField } from "../components/SearchField";
 import { VirtualRows } from "../components/VirtualRows";
 import { NONE, count, duration, preview, time } from "../lib/format";
+import { nameOf } from "../lib/spans";
 import { useUrl } from "../lib/url";
 
 const COLUMNS: [label: string, key: string, className: string][] = [
@@ -20,7 +21,7 @@ const COLUMNS: [label: string, key: string, className: string][] = [
 const took = (span: Span): number => (span.end_time ?? NaN) - (span.start_time ?? NaN);
 const VALUES: Record<string, (span: Span) => number | string> = {
   sequence_id: (span) => span.sequence_id,
-  name: (span) => span.name,
+  name: nameOf,
   status: (span) => span.status.status_code,
   took: (span) => took(span) || 0,
   start_time: (span) => span.start_time ?? 0,
@@ -137,7 +138,7 @@ function Row({ span, top }: { span: Span; top: number }) {
     >
       <span role="cell" className="t-seq">{span.sequence_id}</span>
       <span role="cell" className="t-name" dir="auto">
-        <Link to={target}>{preview(span.name, 120) || "unnamed"}</Link>
+        <Link to={target}>{preview(nameOf(span), 120) || "unnamed"}</Link>
       </span>
       <span role="cell" className="t-status">
         {span.status.status_code === "ERROR" ? <span className="tag bad">error</span> : span.status.status_code === "OK" ? "ok" : NONE}

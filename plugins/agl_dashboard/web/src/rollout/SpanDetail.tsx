@@ -1,6 +1,7 @@
 import type { Span } from "../api/client";
 import { Facts, Json } from "../components/parts";
 import { NONE, bounded, duration, preview, time } from "../lib/format";
+import { nameOf } from "../lib/spans";
 
 /** Everything that one span says. */
 export function SpanDetail({ span }: { span: Span }) {
@@ -8,7 +9,7 @@ export function SpanDetail({ span }: { span: Span }) {
   const attributes = Object.entries(span.attributes).toSorted(([a], [b]) => (a < b ? -1 : 1));
   return (
     <section className="detail" aria-label="Span">
-      <h2 dir="auto">{preview(span.name, 200)}</h2>
+      <h2 dir="auto">{preview(nameOf(span), 200)}</h2>
       {span.status.status_code === "ERROR" && (
         <p className="notice bad" dir="auto">
           {bounded(span.status.description || "The span ended with an error", 4000)}

@@ -5,6 +5,7 @@ import { Empty, Reward } from "../components/parts";
 import { isTyping } from "../components/Shortcuts";
 import { VirtualRows } from "../components/VirtualRows";
 import { NONE, duration, preview, reward } from "../lib/format";
+import { nameOf } from "../lib/spans";
 import { type Node, aligned, flatten, kindOf, treeOf } from "./tree";
 
 interface Props {
@@ -121,7 +122,7 @@ function SpanRow({ node, top, start, total, chosen, open, onToggle, onChoose }: 
             type="button"
             className="fold"
             aria-expanded={open}
-            aria-label={`${open ? "Fold" : "Unfold"} ${preview(span.name, 40)}`}
+            aria-label={`${open ? "Fold" : "Unfold"} ${preview(nameOf(span), 40)}`}
             onClick={(event) => {
               event.stopPropagation();
               onToggle();
@@ -133,7 +134,7 @@ function SpanRow({ node, top, start, total, chosen, open, onToggle, onChoose }: 
           <span className="fold" />
         )}
         <button type="button" className="span-name" data-kind={kindOf(node)} aria-pressed={chosen} dir="auto">
-          {preview(span.name, 120)}
+          {preview(nameOf(span), 120)}
         </button>
         {rewards.map(([name, value]) => (
           <Reward key={name} value={value} text={`${name === "primary" ? "" : `${preview(name, 20)} `}${reward(value)}`} />

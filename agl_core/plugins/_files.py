@@ -94,6 +94,7 @@ def _unique_keys_loader() -> Any:
     PyYAML keeps the last of them: https://github.com/yaml/pyyaml/issues/165
     """
     import yaml
+    from yaml.composer import ComposerError
 
     class Loader(yaml.SafeLoader):
         # Of the nodes, not of the constructed values, which have the merged keys of ``<<``, too.
@@ -106,7 +107,7 @@ def _unique_keys_loader() -> Any:
                 name = (key.tag, key.value)
                 if name in lines:
                     said = f"the key {key.value!r} is in line {lines[name]} already"
-                    raise yaml.composer.ComposerError(None, None, said, key.start_mark)
+                    raise ComposerError(None, None, said, key.start_mark)
                 lines[name] = key.start_mark.line + 1
             return node
 

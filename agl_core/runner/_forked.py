@@ -23,7 +23,7 @@ def end_if_forked(pid: int, outcome: Outcome) -> None:
 
     Args:
         pid: The process that called the agent.
-        outcome: What the agent returned or raised here.
+        outcome: The agent's result or error in this process.
     """
     if os.getpid() == pid:
         return

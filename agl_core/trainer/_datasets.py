@@ -1,4 +1,4 @@
-"""What a trainer takes as a dataset: lists, tables of other libraries, anything with an index."""
+"""Datasets of a trainer: lists, tables of other libraries, anything with an index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLES: Final[tuple[tuple[tuple[str, ...], Callable[[Any], list[Any]]], ...]] =
     (("to_pylist",), lambda table: table.to_pylist()),  # pyarrow
 )
 """How tables become lists of rows, by the attributes that their libraries give them. No library is
-imported for it. A Dataset of Hugging Face is indexed by row, and stays as it is."""
+imported for it. A Dataset of Hugging Face is indexed by row, so it is not in the list."""
 
 _HINTS: Final[Mapping[str, str]] = {
     "DatasetDict": "pass one of its splits, such as dataset['train']",

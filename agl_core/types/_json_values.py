@@ -41,12 +41,12 @@ _UNCHANGED: Final = frozenset({str, int, bool, type(None)})
 def as_json_value(value: Any, name: str) -> Any:
     """Return a copy of a value as JSON values, see the table above.
 
-    An object without a JSON form is copied as it is: it stays an object in the memory store, and
-    stores that write JSON refuse it.
+    An object without a JSON form is copied by :func:`copy.deepcopy`: the memory store keeps the
+    copy, and stores that write JSON refuse it.
 
     Args:
         value: The value; it is not changed.
-        name: What the value is, for messages.
+        name: Name of the value, for messages.
 
     Raises:
         InvalidArgumentError: A key is not a text, number, boolean or None; two keys have the same
@@ -100,7 +100,7 @@ def _key(key: Any, name: str) -> str:
 
 
 def _plain_number(value: Any) -> Any:
-    """Return a number of any library as Python's, and other values as they are."""
+    """Return a number of any library as Python's, and any other value unchanged."""
     if isinstance(value, (str, bool)) or value is None:
         return value
     if isinstance(value, Integral):

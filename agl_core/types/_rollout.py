@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from agl_core.types._json_values import as_json_value
 
 TaskInput = Any
-"""A task as the agent receives it: JSON values. What a store makes of others is in
+"""A task as the agent receives it: JSON values. Stores convert others by
 :func:`~agl_core.types.as_json_value`."""
 
 RolloutMode = Literal["train", "val", "test"]

@@ -18,7 +18,7 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Price:
-    """What a provider bills, in dollars per million tokens."""
+    """The price of a model, in dollars per million tokens."""
 
     input: float
     output: float

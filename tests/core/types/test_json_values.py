@@ -1,4 +1,4 @@
-"""What callers give as tasks and metadata, as JSON values."""
+"""Tasks and metadata of any Python type, as JSON values."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ agl.Trainer(strategy=strategy, n_runners=2).dev(agent, ["a"])
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_program_without_a_main_guard_is_told_so_once(tmp_path: Path, method: str) -> None:
+def test_a_program_without_a_main_guard_ends_with_one_error(tmp_path: Path, method: str) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAM.replace("METHOD", method))
     done = subprocess.run(

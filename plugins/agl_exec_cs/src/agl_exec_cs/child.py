@@ -210,8 +210,8 @@ async def _run_again_if_interrupted(
             if stop.is_set():
                 raise
             logger.warning(
-                "%s: the agent raised KeyboardInterrupt, and nobody pressed Ctrl+C; its attempt "
-                "failed, and the runner goes on",
+                "%s: the agent raised KeyboardInterrupt, without Ctrl+C; its attempt failed, and "
+                "the runner goes on",
                 worker_name(worker_id),
             )
         else:

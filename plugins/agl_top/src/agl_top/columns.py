@@ -39,7 +39,7 @@ def draw_table(
 
 
 def fit_widths(wanted: Sequence[int], room: int) -> list[int]:
-    """Return a width for each column: those that want more than the others give way first.
+    """Return a width for each column: the widest columns shrink first.
 
     Args:
         wanted: The width of the longest cell of each column.

@@ -124,21 +124,24 @@ def _other(value: Any, name: str, depth: int) -> Any:
     if type(value).__name__ in _MISSING:
         return None
     try:
-        made = _from_array(value)
+        made = to_jsonable_python(value, fallback=_convert)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError):
         return copy.deepcopy(value)
     return _walk(made, name, depth + 1)
 
 
-def _from_array(value: object) -> Any:
-    """Return arrays and tensors of any library as numbers or lists, and other values by pydantic.
+def _convert(value: Any) -> Any:
+    """Return what pydantic cannot write as a number or lists: arrays and tensors of any library.
 
-    ``tolist`` is that of NumPy, PyTorch and JAX; TensorFlow's tensors have ``numpy``, and all that
-    have one value have ``item``.
+    ``tolist`` is that of NumPy, PyTorch and JAX; TensorFlow's tensors have ``numpy``, and those of
+    one value have ``item``.
+
+    Raises:
+        TypeError: The value is something else.
     """
-    if not isinstance(value, type):
-        for method in ("tolist", "numpy", "item"):
-            convert = getattr(value, method, None)
-            if callable(convert):
-                return convert()
-    return to_jsonable_python(value)
+    methods = ("tolist", "numpy", "item") if hasattr(value, "shape") else ("tolist",)
+    for method in methods:
+        convert = None if isinstance(value, type) else getattr(value, method, None)
+        if callable(convert):
+            return convert()
+    raise TypeError(f"a {type(value).__name__} has no JSON form")

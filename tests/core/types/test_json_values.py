@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -42,12 +43,20 @@ def test_keys_become_what_json_writes(value: dict[Any, Any]) -> None:
 class Tensor:
     """A value of a library that is not installed, with one of the methods such libraries have."""
 
+    shape = ()
+
     def __init__(self, method: str, value: Any) -> None:
         setattr(self, method, lambda: value)
 
 
 class Task(BaseModel):
     score: float
+
+
+@dataclass
+class Observation:
+    position: Any
+    name: str = "cart"
 
 
 class NAType:
@@ -72,6 +81,8 @@ class NAType:
         (Tensor("item", True), True),
         (Task(score=float("inf")), {"score": None}),
         (NAType(), None),
+        (Observation(np.array([1.0, np.nan])), {"position": [1.0, None], "name": "cart"}),
+        ({"o": [Observation(np.int64(1))]}, {"o": [{"position": 1, "name": "cart"}]}),
     ],
 )
 def test_numbers_of_libraries_become_pythons(value: Any, kept: Any) -> None:

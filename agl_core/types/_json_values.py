@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import Mapping
+from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Final, cast
 
@@ -61,28 +61,26 @@ def _walk(value: Any, name: str, depth: int) -> Any:
             f"{name} is nested deeper than {MAX_NESTING} levels, or contains itself; give it as "
             "JSON text instead"
         )
-    kind = cast("type[Any]", type(value))
+    kind: Any = value.__class__  # without a call of cast(): every task passes here
     if kind is dict:
         return _dict(value, name, depth)
     if kind is list or isinstance(value, (list, tuple, set, frozenset)):
         return [
-            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
-            for item in cast("list[Any]", value)
+            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value
         ]
     if kind is float:
-        return value if math.isfinite(value) else None
+        return value if isfinite(value) else None
     if kind in _UNCHANGED:
         return value
     return _other(value, name, depth)
 
 
 def _dict(value: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
-    made = {
-        key if type(key) is str else _key(key, name): item
-        if type(item) in _UNCHANGED
-        else _walk(item, name, depth + 1)
-        for key, item in value.items()
-    }
+    made: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) is not str:
+            key = _key(key, name)
+        made[key] = item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
     if len(made) < len(value):
         raise InvalidArgumentError(f"{name} has keys that are the same text in JSON: {list(value)}")
     return made
@@ -118,7 +116,7 @@ def _other(value: Any, name: str, depth: int) -> Any:
         return str.__str__(value)
     plain = _plain_number(value)
     if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
+        return plain if isfinite(plain) else None
     if isinstance(plain, int):
         return plain
     if type(value).__name__ in _MISSING:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Final, cast
@@ -35,6 +35,7 @@ records put a value some levels deeper."""
 _MISSING: Final = frozenset({"NAType", "NaTType"})
 """Types of what pandas has where a cell is empty."""
 
+_LISTS: Final = (list, tuple, set, frozenset)
 _UNCHANGED: Final = frozenset({str, int, bool, type(None)})
 
 
@@ -64,15 +65,17 @@ def _walk(value: Any, name: str, depth: int) -> Any:
     kind: Any = value.__class__  # without a call of cast(): every task passes here
     if kind is dict:
         return _dict(value, name, depth)
-    if kind is list or isinstance(value, (list, tuple, set, frozenset)):
-        return [
-            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value
-        ]
+    if kind in _LISTS:
+        return _list(value, name, depth)
     if kind is float:
         return value if isfinite(value) else None
     if kind in _UNCHANGED:
         return value
     return _other(value, name, depth)
+
+
+def _list(value: Iterable[Any], name: str, depth: int) -> list[Any]:
+    return [item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value]
 
 
 def _dict(value: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
@@ -112,6 +115,8 @@ def _plain_number(value: Any) -> Any:
 def _other(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _dict(cast("Mapping[Any, Any]", value), name, depth)
+    if isinstance(value, _LISTS):  # a named tuple, and other subclasses
+        return _list(cast("Iterable[Any]", value), name, depth)
     if isinstance(value, str):
         return str.__str__(value)
     plain = _plain_number(value)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -59,6 +59,11 @@ class Observation:
     name: str = "cart"
 
 
+class Point(NamedTuple):
+    x: float
+    y: Any
+
+
 class NAType:
     """Has the name of the type of pandas' NA."""
 
@@ -81,6 +86,7 @@ class NAType:
         (Tensor("item", True), True),
         (Task(score=float("inf")), {"score": None}),
         (NAType(), None),
+        (Point(1, np.float32(0.5)), [1, 0.5]),
         (Observation(np.array([1.0, np.nan])), {"position": [1.0, None], "name": "cart"}),
         ({"o": [Observation(np.int64(1))]}, {"o": [{"position": 1, "name": "cart"}]}),
     ],

@@ -1,4 +1,4 @@
-"""The server's ASGI application: ``/health``, ``/v1/models``, chat and text completions."""
+"""The server's ASGI application: models, chat and text completions, and ``/tokenize``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,30 @@ from starlette.routing import Route
 
 from agl_server_hf import protocol
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
-from agl_server_hf.protocol import Body, ChatRequest, Choice, CompletionRequest
-from agl_server_hf.text import HOLD, Answer, Detokenizer, parse_answer, render_chat
+from agl_server_hf.protocol import (
+    Body,
+    ChatRequest,
+    Choice,
+    CompletionRequest,
+    TokenizeRequest,
+)
+from agl_server_hf.text import (
+    HOLD,
+    THINK,
+    Answer,
+    Detokenizer,
+    Regions,
+    parse_answer,
+    render_chat,
+)
 
 __all__ = ["build_app"]
 
 _MAX_BODY_BYTES: Final = 32 * 2**20
 _CLIENT_CLOSED_REQUEST: Final = 499  # nginx's code, for the log; the client has disconnected
 _JSON: Final = "application/json"
+_OPENING_TOKENS: Final = 16
+"""More tokens than the mark at the end of a prompt that begins reasoning, if each is a byte."""
 AnyRequest = ChatRequest | CompletionRequest
 _Job = tuple[list[Choice], list[Generation], "asyncio.Queue[tuple[Choice, Token | Exception]]"]
 T = TypeVar("T")
@@ -37,6 +53,7 @@ def build_app(
     model: str,
     max_length: int,
     adapters: Collection[str] = (),
+    reasoning: bool = False,
 ) -> Starlette:
     """Return the application that serves one model and LoRA adapters of it.
 
@@ -46,14 +63,16 @@ def build_app(
         model: Name that calls ask for.
         max_length: Largest number of tokens of a prompt and its answer together.
         adapters: Names of the adapters; it may grow while the application runs.
+        reasoning: Whether chat answers have their reasoning apart from their content.
     """
-    endpoints = _Endpoints(engine, tokenizer, model, max_length, adapters)
+    endpoints = _Endpoints(engine, tokenizer, model, max_length, adapters, reasoning)
     return Starlette(
         routes=[
             Route("/health", endpoints.health),
             Route("/v1/models", endpoints.models),
             Route("/v1/chat/completions", endpoints.chat, methods=["POST"]),
             Route("/v1/completions", endpoints.complete, methods=["POST"]),
+            Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         ],
         exception_handlers={
             HTTPException: _http_error,
@@ -73,12 +92,14 @@ class _Endpoints:
         model: str,
         max_length: int,
         adapters: Collection[str],
+        reasoning: bool,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._model = model
         self._max_length = max_length
         self._adapters = adapters
+        self._reasoning = reasoning
         self._created = int(time.time())
 
     async def health(self, _: Request) -> Response:
@@ -105,6 +126,19 @@ class _Endpoints:
         request = await self._read(http, CompletionRequest)
         return await self._answer(http, request, self._prompts(request))
 
+    async def tokenize(self, http: Request) -> Response:
+        request: TokenizeRequest = await self._read(http, TokenizeRequest)
+        tokens = self._render(
+            request.messages,
+            request.tools,
+            {
+                "add_generation_prompt": request.add_generation_prompt,
+                **(request.chat_template_kwargs or {}),
+            },
+        )
+        body = {"count": len(tokens), "max_model_len": self._max_length, "tokens": tokens}
+        return Response(to_json(body), media_type=_JSON)
+
     async def _read(self, http: Request, kind: type[Any]) -> Any:
         body = bytearray()
         async for chunk in http.stream():
@@ -129,9 +163,16 @@ class _Endpoints:
 
     def _chat_prompt(self, request: ChatRequest) -> list[int]:
         try:
-            return render_chat(
-                self._tokenizer, request.messages, request.tools, **request.chat_template_kwargs
-            )
+            given = request.prompt_ids
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+        if given is not None:
+            return self._checked([given])[0]
+        return self._render(request.messages, request.tools, request.chat_template_kwargs)
+
+    def _render(self, messages: list[Body], tools: list[Body] | None, options: Body) -> list[int]:
+        try:
+            return render_chat(self._tokenizer, messages, tools, **options)
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
 
@@ -143,6 +184,14 @@ class _Endpoints:
             self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for prompt in cast("list[Any]", given)
         ]
+        return self._checked(prompts)
+
+    def _checked(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Return prompts of token ids that the model knows.
+
+        Raises:
+            HTTPException: 400.
+        """
         if not prompts or not all(prompts):
             raise HTTPException(400, "a prompt has no tokens")
         vocabulary = len(self._tokenizer)
@@ -247,7 +296,8 @@ class _Endpoints:
 
     def _choice(self, request: AnyRequest, choice: Choice) -> Body:
         text = Detokenizer(self._tokenizer, request.stops).text(choice.ids)
-        answer = parse_answer(text, tools=request.reads_tools)
+        regions = self._regions(request, choice, text)
+        answer = parse_answer(text, tools=request.reads_tools, regions=regions)
         last = choice.tokens[-1]
         body: Body = {
             "index": choice.index,
@@ -256,6 +306,8 @@ class _Endpoints:
         }
         if isinstance(request, ChatRequest):
             body["message"] = message = Body(role="assistant", content=answer.content)
+            if answer.reasoning is not None:
+                message["reasoning_content"] = answer.reasoning
             if answer.tool_calls:
                 message["tool_calls"] = protocol.tool_calls(answer, indexed=False)
         else:
@@ -265,6 +317,15 @@ class _Endpoints:
             if not isinstance(request, ChatRequest):
                 body["prompt_token_ids"] = choice.prompt
         return body
+
+    def _regions(self, request: AnyRequest, choice: Choice, text: str) -> Regions:
+        """Return where the reasoning of an answer is."""
+        if not self._reasoning or not isinstance(request, ChatRequest):
+            return Regions()
+        if choice.reasoning_open is None:
+            before = self._tokenizer.decode(choice.prompt[-_OPENING_TOKENS:])
+            choice.reasoning_open = before.rstrip().endswith(THINK[0])
+        return Regions.of(text, opened=choice.reasoning_open)
 
     def _logprobs(self, request: AnyRequest, tokens: Sequence[Token], offset: int) -> Body | None:
         if not request.wants_logprobs:
@@ -290,7 +351,8 @@ class _Endpoints:
         kind = "chat.completion.chunk" if chat else "text_completion"
         response_id = protocol.new_id("chatcmpl" if chat else "cmpl")
         hold = HOLD if request.reads_tools else None
-        texts = [Detokenizer(self._tokenizer, request.stops, hold) for _ in choices]
+        marks = THINK if self._reasoning and chat else ()
+        texts = [Detokenizer(self._tokenizer, request.stops, hold, marks) for _ in choices]
 
         def event(body_choices: list[Body], **more: Any) -> bytes:
             head = protocol.head(request, response_id, kind)
@@ -316,11 +378,16 @@ class _Endpoints:
 
     def _chunk(self, request: AnyRequest, choice: Choice, token: Token, text: Detokenizer) -> Body:
         """Return what one more token adds to a choice."""
-        new = text.advance(choice.ids)
+        start = text.given
+        text.advance(choice.ids)
+        whole, end = text.text(choice.ids), text.given
+        regions = self._regions(request, choice, whole)
         answer = Answer(None)
         if token.finish_reason is not None:
-            answer = parse_answer(text.text(choice.ids), tools=request.reads_tools)
-            new += text.rest(answer.content or "")
+            answer = parse_answer(whole, tools=request.reads_tools, regions=regions)
+            end = max(end, answer.visible)
+        new = regions.content_in(whole, start, end)
+        thought = regions.reasoning_in(whole, start, end)
         body: Body = {
             "index": choice.index,
             "logprobs": self._logprobs(request, [token], 0),
@@ -328,6 +395,8 @@ class _Endpoints:
         }
         if isinstance(request, ChatRequest):
             body["delta"] = delta = Body(content=new)
+            if thought:
+                delta["reasoning_content"] = thought
             if answer.tool_calls:
                 delta["tool_calls"] = protocol.tool_calls(answer, indexed=True)
         else:

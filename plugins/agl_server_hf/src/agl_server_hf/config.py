@@ -33,6 +33,9 @@ class HFServerConfig(ComponentConfig):
     """Largest number of sequences in a batch."""
     chat_template: str | None = None
     """Jinja text that replaces the tokenizer's chat template."""
+    reasoning: bool = False
+    """Whether chat answers have the text between ``<think>`` and ``</think>`` apart from their
+    content, as ``reasoning_content``."""
     threads: int | None = Field(default=None, ge=1)
     """PyTorch's threads on a CPU."""
     seed: int | None = None

@@ -2,7 +2,9 @@
 
 Formats: OpenAI API reference, "Chat" and "Completions"; vLLM's ``return_token_ids``: for chat
 ``prompt_token_ids`` on the top level (in a stream: on the first chunk) and ``token_ids`` on each
-choice; for completions both on the choice. Parameters that the server cannot honour are refused.
+choice; for completions both on the choice. As vLLM's, a chat request may bring the prompt's tokens
+(``kv_transfer_params.prompt_token_ids``), and ``/tokenize`` renders messages without a model.
+Parameters that the server cannot honour are refused.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ __all__ = [
     "Choice",
     "CompletionRequest",
     "Request",
+    "TokenizeRequest",
     "chat_logprobs",
     "completion_logprobs",
     "finish_reason",
@@ -103,6 +106,21 @@ class ChatRequest(Request):
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=0, ge=0, le=20)
     chat_template_kwargs: Body = Field(default_factory=dict)
+    kv_transfer_params: Body | None = None
+
+    @property
+    def prompt_ids(self) -> list[int] | None:
+        """Token ids that replace the rendered prompt; None renders the messages.
+
+        Raises:
+            ValueError: They are not a list of integers.
+        """
+        ids = (self.kv_transfer_params or {}).get("prompt_token_ids")
+        if ids is None:
+            return None
+        if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+            raise ValueError("kv_transfer_params.prompt_token_ids must be a list of integers")
+        return ids
 
     @property
     def token_limit(self) -> int | None:
@@ -149,6 +167,18 @@ class CompletionRequest(Request):
         return self.logprobs or 0
 
 
+class TokenizeRequest(BaseModel):
+    """Body of ``/tokenize``: messages, as those of a chat request."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    messages: list[Body] = Field(min_length=1)
+    tools: list[Body] | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: Body | None = None
+
+
 @dataclass(slots=True)
 class Choice:
     """One answer while it is sampled.
@@ -157,11 +187,14 @@ class Choice:
         index: Position among the request's answers.
         prompt: Token ids of the prompt.
         tokens: Tokens sampled so far.
+        reasoning_open: Whether the prompt ends with the mark that begins reasoning; None before it
+            was looked for.
     """
 
     index: int
     prompt: Sequence[int]
     tokens: list[Token] = field(default_factory=list[Token])
+    reasoning_open: bool | None = None
 
     @property
     def ids(self) -> list[int]:

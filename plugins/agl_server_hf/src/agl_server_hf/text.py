@@ -1,4 +1,4 @@
-"""Messages to prompt tokens, and sampled tokens to text and tool calls. No I/O."""
+"""Messages to prompt tokens, and sampled tokens to text, reasoning and tool calls. No I/O."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Answer", "Detokenizer", "parse_answer", "render_chat"]
+__all__ = ["THINK", "Answer", "Detokenizer", "Regions", "parse_answer", "render_chat"]
 
 _CALL_BEGINS: Final = "<tool_call>"
+THINK: Final = ("<think>", "</think>")
+"""The marks around reasoning, as Qwen3, DeepSeek R1 and their relatives write them."""
 _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
 
@@ -18,6 +20,8 @@ def render_chat(
     tokenizer: Any,
     messages: Sequence[dict[str, Any]],
     tools: Sequence[dict[str, Any]] | None = None,
+    *,
+    add_generation_prompt: bool = True,
     **options: Any,
 ) -> list[int]:
     """Return the token ids of the prompt for a conversation.
@@ -26,6 +30,7 @@ def render_chat(
         tokenizer: Tokenizer with a chat template.
         messages: Messages in OpenAI's form, with text as content.
         tools: Tools in OpenAI's form.
+        add_generation_prompt: Whether the prompt ends with the head of an answer.
         **options: Further variables of the template.
 
     Raises:
@@ -35,7 +40,11 @@ def render_chat(
     try:
         plain = [_plain(message) for message in messages]
         text = tokenizer.apply_chat_template(
-            plain, tools=tools or None, tokenize=False, add_generation_prompt=True, **options
+            plain,
+            tools=tools or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **options,
         )
     except ValueError:
         raise
@@ -73,38 +82,85 @@ class Answer:
     """The model's answer, parsed.
 
     Attributes:
-        content: Text without the tool calls; None if it consists of tool calls.
+        content: Text without reasoning and tool calls; None if it consists of tool calls.
         tool_calls: ``{"name", "arguments"}`` of each, with the arguments as JSON text.
+        reasoning: Text of the reasoning; None if there is none.
+        visible: Length of the sampled text without the tool calls at its end, in characters.
     """
 
     content: str | None
     tool_calls: Sequence[dict[str, str]] = ()
+    reasoning: str | None = None
+    visible: int = 0
 
 
-def parse_answer(text: str, *, tools: bool) -> Answer:
-    """Find tool calls in the form of the Hermes models.
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """Where reasoning and content are in a sampled text, as character positions.
+
+    Attributes:
+        begin: First character of the reasoning.
+        end: The one after its last; ``begin`` or less if there is no reasoning.
+        content: First character of the content.
+    """
+
+    begin: int = 0
+    end: int = 0
+    content: int = 0
+
+    @classmethod
+    def of(cls, text: str, *, opened: bool) -> Regions:
+        """Return the regions of an answer, or of its beginning.
+
+        Args:
+            text: The sampled text.
+            opened: Whether the prompt ends with the mark that begins reasoning.
+        """
+        if not opened and not text.startswith(THINK[0]):
+            return cls()
+        begin = 0 if opened else len(THINK[0])
+        end = text.find(THINK[1], begin)
+        return cls(begin, len(text), len(text)) if end < 0 else cls(begin, end, end + len(THINK[1]))
+
+    def reasoning_in(self, text: str, start: int = 0, stop: int | None = None) -> str:
+        """Return the reasoning between two positions of the text."""
+        stop = len(text) if stop is None else stop
+        return text[max(start, self.begin) : min(stop, self.end)]
+
+    def content_in(self, text: str, start: int = 0, stop: int | None = None) -> str:
+        """Return the content between two positions of the text."""
+        return text[max(start, self.content) : stop]
+
+
+def parse_answer(text: str, *, tools: bool, regions: Regions | None = None) -> Answer:
+    """Find reasoning, and tool calls in the form of the Hermes models.
 
     ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, once per call. If one of them is
-    malformed, the whole answer stays text, so that the agent sees what its model sampled.
+    malformed, the whole content stays text, so that the agent sees what its model sampled.
 
     Args:
         text: The sampled text.
         tools: Whether the request offered tools.
+        regions: Where the reasoning is; None if there is none.
     """
-    begin = text.find(_CALL_BEGINS) if tools else -1
+    regions = regions or Regions()
+    content, reasoning = regions.content_in(text), regions.reasoning_in(text) or None
+    plain = Answer(content, (), reasoning, len(text))
+    begin = content.find(_CALL_BEGINS) if tools else -1
     if begin < 0:
-        return Answer(text)
+        return plain
     calls: list[dict[str, str]] = []
-    for body in _CALL.findall(text[begin:]):
+    for body in _CALL.findall(content[begin:]):
         try:
             call = json.loads(body)
             name, arguments = call["name"], call["arguments"]
         except (ValueError, KeyError, TypeError):
-            return Answer(text)
+            return plain
         if not isinstance(name, str) or not isinstance(arguments, dict):
-            return Answer(text)
+            return plain
         calls.append({"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)})
-    return Answer(text[:begin] or None, calls)
+    visible = len(text) - len(content) + begin
+    return Answer(content[:begin] or None, calls, reasoning, visible)
 
 
 class Detokenizer:
@@ -114,13 +170,24 @@ class Detokenizer:
         tokenizer: The model's tokenizer.
         stop: Texts that end the sequence. The stop text and everything after it is cut off.
         hold: A marker. Text from the marker on is given out only when the sequence has ended.
+        whole: Marks that are given out whole.
+
+    Attributes:
+        given: How many characters were given out.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str] = (), hold: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: Sequence[str] = (),
+        hold: str | None = None,
+        whole: Sequence[str] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._hold = hold
-        self._given = 0
+        self._whole = tuple(whole)
+        self.given = 0
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of all tokens, up to the first stop text."""
@@ -137,18 +204,14 @@ class Detokenizer:
         """Return the new text: whole characters only, and no part of a possible stop text."""
         text = self.text(ids)
         end = len(text.rstrip("\N{REPLACEMENT CHARACTER}"))
-        markers = (*self._stop, *([self._hold] if self._hold else ()))
+        markers = (*self._stop, *self._whole, *([self._hold] if self._hold else ()))
         if self._hold and (at := text.find(self._hold)) >= 0:
             end = min(end, at)
         held = max((_overlap(text, marker) for marker in markers), default=0)
         end = min(end, len(text) - held)
-        new = text[self._given : end]
-        self._given = max(self._given, end)
+        new = text[self.given : end]
+        self.given = max(self.given, end)
         return new
-
-    def rest(self, whole: str) -> str:
-        """Return the part of the final content ``whole`` that was not given out yet."""
-        return whole[self._given :]
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -92,7 +92,12 @@ def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlett
     )
     max_length = config.max_model_len or getattr(model.config, "max_position_embeddings", 4096)
     app = build_app(
-        engine, tokenizer, model=config.served_name, max_length=max_length, adapters=adapters
+        engine,
+        tokenizer,
+        model=config.served_name,
+        max_length=max_length,
+        adapters=adapters,
+        reasoning=config.reasoning,
     )
     return engine, app
 

@@ -34,6 +34,8 @@ __all__ = [
     "OPERATION_OUTPUT",
     "PRIMARY_REWARD",
     "PRIMARY_REWARD_VALUE",
+    "PROMPT_HISTORY",
+    "PROMPT_HISTORY_REASON",
     "REWARD",
     "ROLLOUT_ID",
     "SPAN_ANNOTATION",
@@ -98,6 +100,13 @@ RECORDED_OPERATION: Final = "agl.operation.record"
 """JSON of a recorded operation: ``arguments``, and ``result`` or ``error``."""
 MODEL_VERSION: Final = "agentlightning.model_version"
 """Version of the weights that answered a model call; written by LLM proxies."""
+PROMPT_HISTORY: Final = "agl.proxy.history"
+"""Where the prompt of a model call is from, written by LLM proxies that continue conversations in
+token space. ``new``: the chat template, since no answer is before it. ``continued``: the tokens of
+the earlier calls as they were sampled, and what the template renders of the messages after them.
+``exact``: the chat template; :data:`PROMPT_HISTORY_REASON` says why."""
+PROMPT_HISTORY_REASON: Final = "agl.proxy.history.reason"
+"""Why a model call with a history does not continue its tokens."""
 
 PRIMARY_REWARD: Final = "primary"
 """Name of the reward dimension of a reward that is a single number."""

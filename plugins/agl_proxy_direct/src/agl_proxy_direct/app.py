@@ -24,6 +24,7 @@ from agl_proxy_direct.access import AccessControl
 from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.balancer import Balancer
 from agl_proxy_direct.config import DirectProxyConfig
+from agl_proxy_direct.continuation import Continuation
 from agl_proxy_direct.control import CONTROL_PREFIX, control
 from agl_proxy_direct.errors import CallError, error_body
 from agl_proxy_direct.exchange import Exchange
@@ -74,11 +75,13 @@ class ProxyApp:
     Attributes:
         upstream: Sends requests to backends; made when the server starts.
         spool: Spans on their way to the store; made when the server starts.
+        continuation: Plans prompts, if calls continue their history; made when the server starts.
         loop: The event loop that serves, while it serves.
     """
 
     upstream: Upstream
     spool: Spool
+    continuation: Continuation | None = None
 
     def __init__(
         self,
@@ -217,6 +220,8 @@ class ProxyApp:
         self._store = store
         if self.loop is not None:
             self.spool.store = store
+        if self.continuation is not None:
+            self.continuation.store = store
 
     def update(self, backends: Iterable[Backend]) -> None:
         """Replace the backends at once."""
@@ -262,6 +267,8 @@ class ProxyApp:
                     max_spans=self.config.max_spooled_spans,
                     max_bytes=_MAX_SPOOLED_BYTES,
                 )
+                if self.config.history == "continue":
+                    self.continuation = Continuation(self.upstream, self._store)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.spool.close(self.config.stop_timeout)

@@ -49,6 +49,12 @@ __all__ = ["proxy"]
     show_envvar=True,
     help="Secret for tokens: agents must send one as API key, and the store gets one.",
 )
+@click.option(
+    "--history",
+    type=click.Choice(["exact", "continue"]),
+    help="Prompts of a conversation's later calls: exact (the default) renders the messages that "
+    "the agent sends; continue begins with the tokens of the earlier calls as they were sampled.",
+)
 @click.option("--insecure", is_flag=True, help="Accept calls from a network without a token.")
 @log_level_option
 def proxy(
@@ -60,6 +66,7 @@ def proxy(
     store: str,
     backend: str,
     auth_token: str | None,
+    history: str | None,
     insecure: bool,
     log_level: str,
 ) -> None:
@@ -78,6 +85,8 @@ def proxy(
     }
     if auth_token is not None:
         spec["auth_token"] = auth_token
+    if history is not None:
+        spec["history"] = history
     if insecure:
         spec["insecure"] = True
     # The proxy's spool retries by itself, and meanwhile stores what the failing call does not hold.

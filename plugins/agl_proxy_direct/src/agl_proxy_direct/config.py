@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -78,6 +78,10 @@ class DirectProxyConfig(ComponentConfig):
     """How long a stop waits until all spans are stored, in seconds."""
     max_spooled_spans: int = Field(default=20_000, ge=1)
     """Spans that may wait for the store before new calls are refused."""
+    history: Literal["exact", "continue"] = "exact"
+    """What a call's prompt begins with: ``exact``: the messages that the agent sent, as the
+    server's template renders them; ``continue``: the tokens of the conversation's earlier calls as
+    they were sampled, reasoning included, where the backend takes prompts as token ids."""
     max_calls_per_rollout: int | None = Field(default=None, ge=1)
     """Model calls that a rollout may make; None is no limit."""
     max_tokens_per_rollout: int | None = Field(default=None, ge=1)

@@ -38,9 +38,11 @@ from agl_core.genai import (
     without_secrets,
 )
 from agl_proxy_direct.balancer import Member
+from agl_proxy_direct.continuation import Plan
 from agl_proxy_direct.errors import CallError, error_in, translate_error
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import complete_request
+from agl_proxy_direct.history import Fallback
 from agl_proxy_direct.redaction import send
 from agl_proxy_direct.relay import StreamRelay
 from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
@@ -50,6 +52,8 @@ __all__ = ["ModelCallExchange"]
 
 # 529 is Anthropic's "overloaded". Any other status says that the request itself is wrong.
 _RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
+_REFUSED_STATUSES: Final = frozenset({400, 413, 422})
+"""Statuses with which a backend refuses a prompt that it might take in another form."""
 
 
 # What templates of Mistral and Gemma, and Mistral's own tokenizer, say of the user after a tool.
@@ -102,6 +106,8 @@ class BackendRefusal(UpstreamError):
 
 class ModelCallExchange(Exchange):
     """A model call in a known protocol."""
+
+    _plan: Plan | None = None
 
     @property
     def _protocol(self) -> Protocol:
@@ -229,6 +235,54 @@ class ModelCallExchange(Exchange):
             route=self._route,
             call=request,
         )
+        await self._plan_prompt(sent)
+        try:
+            await self._call(member, target, sent, extra, request)
+        except BackendRefusal as error:
+            if self._headers_sent or not self._give_up_plan(error, body):
+                raise
+            await self._call(member, target, sent, extra, request)
+
+    async def _plan_prompt(self, sent: UpstreamRequest) -> None:
+        """Let the prompt continue the conversation's tokens, where the proxy is asked to."""
+        continuation, span = self._app.continuation, self._span
+        self._plan = None
+        if continuation is None or span is None or sent.protocol != "chat":
+            return
+        attempt = (span.rollout_id, span.attempt_id)
+        self._plan = await continuation.plan(attempt, self._record.model, sent)
+        if self._plan is not None:
+            self._plan.complete(cast("Json", sent.body))
+
+    def _give_up_plan(self, error: BackendRefusal, body: Json) -> bool:
+        """Return whether a refused call can be sent again without the tokens of its prompt."""
+        plan = self._plan
+        if plan is None or plan.ids is None or error.status not in _REFUSED_STATUSES:
+            return False
+        plan.fall_back(Fallback.REFUSED)
+        del body["kv_transfer_params"]
+        return True
+
+    def _keep_answer(self) -> None:
+        """Keep the tokens of the answer, before the agent can send it back."""
+        continuation, response = self._app.continuation, self._record.response
+        if continuation is not None and self._plan is not None and response is not None:
+            continuation.keep(self._plan, self._record.backend, response)
+
+    def _submit_span(self) -> None:
+        if self._plan is not None:
+            self._record.extra |= self._plan.attributes()
+        super()._submit_span()
+
+    async def _call(
+        self,
+        member: Member,
+        target: Protocol,
+        sent: UpstreamRequest,
+        extra: ExtraFields,
+        request: Json,
+    ) -> None:
+        record = self._record
         response = await send(self._app.upstream, sent)
         record.extra |= response.attributes
         try:
@@ -291,6 +345,7 @@ class ModelCallExchange(Exchange):
                     f"{target}: {error!s:.200}",
                     "backend_garbage",
                 ) from None
+        self._keep_answer()
         await self._store_span(response.status)
         await self._send_response(response.status, raw, response.headers)
 
@@ -362,6 +417,8 @@ class ModelCallExchange(Exchange):
         if relay.assembler.error is not None:
             record.error, record.error_type = relay.assembler.error, "backend_error"
         rest = self._call_relay(relay.close, member)
+        if record.error is None:
+            self._keep_answer()
         await self._store_span(response.status)
         await self._send_headers(response.status, response.headers)
         await self._send({"type": "http.response.body", "body": rest})

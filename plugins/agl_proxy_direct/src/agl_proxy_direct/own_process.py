@@ -241,6 +241,9 @@ class OwnProcess:
         (content,) = arguments
         if name == "sequence_ids":
             return await store.get_many_span_sequence_ids(content)
+        if name == "query_spans":
+            rollout_id, attempt_id, span_name = content
+            return await store.query_spans(rollout_id, attempt_id, name=span_name)
         if name == "spans":
             await store.add_encoded_spans([EncodedSpan(*values) for values in content])
         else:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from agl_core.metrics import Metric, Metrics, recording
 from agl_core.store import EncodedSpan, LightningStoreCapabilities
+from agl_core.types import PaginatedResult, Span
 from agl_proxy_direct.app import ProxyApp
 from agl_proxy_direct.link import Link
 from agl_proxy_direct.orders import AWAITED_ORDERS, ORDERS, WorkerSettings
@@ -43,6 +44,11 @@ class _ParentStore:
         self, rollout_attempt_ids: Sequence[tuple[str, str]]
     ) -> Sequence[int]:
         return await self._link.request("sequence_ids", rollout_attempt_ids)
+
+    async def query_spans(
+        self, rollout_id: str, attempt_id: str, *, name: str
+    ) -> PaginatedResult[Span]:
+        return await self._link.request("query_spans", (rollout_id, attempt_id, name))
 
     async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
         await self._link.request("spans", [_values_of(span) for span in spans])

@@ -320,8 +320,10 @@ def test_the_report_sums_up_what_the_certificates_say():
         "with_logprobs": 1,
         "mixed": 0,
         "altered": 0,
+        "continued": 0,
         "versions": {"v1": 1},
         "breaks": {cause: 1},
+        "fallbacks": {},
     }
     other: Any = {"agentlightning__model_version": "v2"}
     _, second = adapter.adapt_with_report([call(1, [1], [2], **other)])

@@ -41,6 +41,7 @@ from agl_adapters import (
     match_rewards,
     sent_messages,
 )
+from agl_core import semconv
 from agl_core.adapter import AdapterReport, Reason, Repair, TraceAdapter
 from agl_core.plugins import configured_by
 from agl_core.types import SpanLike
@@ -236,10 +237,13 @@ def _extend(
     row.rewards.append(reward)
     row.span_ids.append(matched.node.id)
     certificate.logprobs_present = certificate.logprobs_present and logprobs is not None
-    for name in altered_sampling(matched.node.span.attributes):
+    attributes = matched.node.span.attributes
+    certificate.continued += attributes.get(semconv.PROMPT_HISTORY) == "continued"
+    for name in altered_sampling(attributes):
         if name not in certificate.altered_sampling:
             certificate.altered_sampling.append(name)
     for value, seen in (
+        (attributes.get(semconv.PROMPT_HISTORY_REASON), certificate.fallbacks),
         (call.model, certificate.models),
         (call.model_version, certificate.model_versions),
     ):

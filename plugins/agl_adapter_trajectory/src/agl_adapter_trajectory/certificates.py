@@ -30,6 +30,8 @@ class CertificateSummary:
         mixed: Rows sampled by several model versions, and so by several policies.
         versions: Rows by model version; a row of several versions counts in each.
         altered: Rows sampled with parameters that their log-probabilities do not know.
+        continued: Rows with calls whose prompts continue the tokens of the calls before them.
+        fallbacks: Rows by the reasons for which calls of theirs do not, though the proxy was asked to.
         breaks: Rows by the reason for which they do not continue an earlier row.
     """
 
@@ -40,8 +42,10 @@ class CertificateSummary:
     with_logprobs: int = 0
     mixed: int = 0
     altered: int = 0
+    continued: int = 0
     versions: Counter[str] = field(default_factory=Counter[str])
     breaks: Counter[str] = field(default_factory=Counter[str])
+    fallbacks: Counter[str] = field(default_factory=Counter[str])
 
     @classmethod
     def of(cls, rows: Iterable[TrajectoryRow]) -> CertificateSummary:
@@ -56,6 +60,8 @@ class CertificateSummary:
             made.with_logprobs += certificate.logprobs_present
             made.mixed += len(certificate.model_versions) > 1
             made.altered += bool(certificate.altered_sampling)
+            made.continued += certificate.continued > 0
+            made.fallbacks.update(certificate.fallbacks)
             made.versions.update(certificate.model_versions)
             if certificate.break_cause is not None:
                 made.breaks[str(certificate.break_cause)] += 1
@@ -70,8 +76,10 @@ class CertificateSummary:
             self.with_logprobs + other.with_logprobs,
             self.mixed + other.mixed,
             self.altered + other.altered,
+            self.continued + other.continued,
             self.versions + other.versions,
             self.breaks + other.breaks,
+            self.fallbacks + other.fallbacks,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,8 +92,10 @@ class CertificateSummary:
             "with_logprobs": self.with_logprobs,
             "mixed": self.mixed,
             "altered": self.altered,
+            "continued": self.continued,
             "versions": dict(self.versions),
             "breaks": dict(self.breaks),
+            "fallbacks": dict(self.fallbacks),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -107,6 +117,11 @@ class CertificateSummary:
         ]
         if self.altered:
             parts.append(f"penalties, formats and the like in {self.altered}")
+        if self.continued:
+            parts.append(f"continued in token space in {self.continued}")
+        if self.fallbacks:
+            reasons = [f"{count} ({reason})" for reason, count in self.fallbacks.most_common()]
+            parts.append(f"not continued: {', '.join(reasons)}")
         versions = [f"{version} in {count}" for version, count in sorted(self.versions.items())]
         if self.mixed:
             versions.append(f"several in {self.mixed}")

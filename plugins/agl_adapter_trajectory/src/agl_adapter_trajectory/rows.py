@@ -23,6 +23,10 @@ class Certificate:
         altered_sampling: Request parameters (penalties, ``min_p``, structured output, …) because of
             which ``logprobs`` are not those of the distribution that the tokens were sampled from;
             see :func:`agl_adapters.altered_sampling`.
+        continued: How many of the row's calls had the tokens of the calls before them as the
+            beginning of their prompt, not what the chat template renders of the agent's messages;
+            see the option ``history`` of LLM proxies.
+        fallbacks: Why calls of the row did not although the proxy was asked to, without repeats.
         break_cause: Why the row does not continue an earlier one; None for the first row.
         broken_from: Index of the row with the longest common prefix; None for the agent's first.
         broken_at: Length of the common prefix with that row, in tokens.
@@ -33,6 +37,8 @@ class Certificate:
     models: list[str] = field(default_factory=list[str])
     model_versions: list[str] = field(default_factory=list[str])
     altered_sampling: list[str] = field(default_factory=list[str])
+    continued: int = 0
+    fallbacks: list[str] = field(default_factory=list[str])
     break_cause: BreakCause | None = None
     broken_from: int | None = None
     broken_at: int = 0

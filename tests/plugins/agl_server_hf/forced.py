@@ -1,4 +1,4 @@
-"""An HF server whose answers a test chooses, with the log-probabilities that its model gives them."""
+"""An HF server whose answers a test chooses; its model gives them their log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_server_hf.app import build_app
 from agl_server_hf.engine import Generation, Token
+from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_testing.tiny_model import build_model
 from tests.plugins.agl_server_hf.families import FAMILIES, build_family
 
@@ -23,13 +23,14 @@ class ForcedEngine:
     Attributes:
         answers: Token ids of the answers to come.
         prompts: The prompts so far.
+        ends: The tokens that end an answer.
     """
 
     def __init__(self, model: Any, end: int) -> None:
         self.model = model
         self.answers: deque[list[int]] = deque()
         self.prompts: list[list[int]] = []
-        self._end = end
+        self.ends = {end}
 
     def submit(self, generation: Generation) -> None:
         prompt = list(generation.prompt)
@@ -39,7 +40,7 @@ class ForcedEngine:
         for position, (token, logprob) in enumerate(zip(answer, logprobs, strict=True), start=1):
             reason = None
             if position == len(answer):
-                reason = "stop" if token == self._end else "length"
+                reason = "stop" if token in self.ends else "length"
             generation.emit(Token(token, logprob, (), reason))
 
     def cancel(self, generation: Generation) -> None:
@@ -62,7 +63,7 @@ class ForcedServer:
         engine: Where answers are queued.
     """
 
-    def __init__(self, family: str, *, reasoning: bool = True) -> None:
+    def __init__(self, family: str, *, max_length: int = 2**15) -> None:
         self.family = FAMILIES[family]
         self.tokenizer = build_family(family)
         self.model = build_model(self.tokenizer, seed=1, hidden_size=32).eval()
@@ -71,8 +72,8 @@ class ForcedServer:
             self.engine,  # type: ignore[arg-type]
             self.tokenizer,
             model="q",
-            max_length=2**15,
-            reasoning=reasoning,
+            max_length=max_length,
+            reasoning=True,
         )
         self.url = ""
 
@@ -85,7 +86,9 @@ class ForcedServer:
             }
         ]
 
-    def encode(self, text: str, *, ends: bool = True, odd: random.Random | None = None) -> list[int]:
+    def encode(
+        self, text: str, *, ends: bool = True, odd: random.Random | None = None
+    ) -> list[int]:
         """Return the tokens of an answer.
 
         Args:

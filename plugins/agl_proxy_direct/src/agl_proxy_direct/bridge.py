@@ -1,10 +1,9 @@
-"""The tokens between an answer and the next one, proven by renderings of the chat template.
+r"""The tokens between an answer and the next one, proven by renderings of the chat template.
 
 ::
 
-    kept        <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>…</think>Hello<|im_end|>
-    bridge                                                                                \\n<|im_start|>
-                user\\nAnd now?<|im_end|>\\n<|im_start|>assistant\\n
+    kept    <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>...</think>Hello<|im_end|>
+    bridge  \n<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n
 
 The template says what follows an answer. Two renderings with different placeholders in place of the
 answer end alike: with the rest of the answer's turn and all that follows. The bridge is what comes

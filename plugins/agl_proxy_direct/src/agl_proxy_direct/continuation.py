@@ -117,7 +117,9 @@ class Continuation:
 
     # -- before a call ---------------------------------------------------------------------------
 
-    async def plan(self, attempt: tuple[str, str], model: str, sent: UpstreamRequest) -> Plan | None:
+    async def plan(
+        self, attempt: tuple[str, str], model: str, sent: UpstreamRequest
+    ) -> Plan | None:
         """Choose the prompt of a call.
 
         Args:

@@ -6,15 +6,19 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
+from agl_server_hf import HFServer
 from tests.plugins.agl_server_hf.families import FAMILIES
 from tests.plugins.agl_server_hf.forced import ForcedServer, forward
 from tests.plugins.agl_server_hf.sdk_agents import AGENTS, Agent
@@ -160,6 +164,33 @@ async def test_a_conversation_is_one_row(case: tuple[str, str, bool, bool, bool]
         agent = AGENTS[protocol](run.url, streamed=streamed, returns=returns, tools=tools)
         sampled = await converse(agent, server)
         await check_one_row(run, sampled, rendered_new(server, tools, TURNS))
+
+
+async def test_what_a_model_samples_by_itself_is_one_row_too(models: Path):
+    """A server in a process of its own; its model has random weights, and says what it likes."""
+    async with HFServer(models / "random", threads=1, seed=0, reasoning=True) as server:
+        store = InMemoryLightningStore()
+        proxy = DirectProxy(store=store, model_list=server.model_list(), history="continue")
+        await proxy.start()
+        attempt = await store.start_rollout(input={})
+        resource = proxy.as_resource(attempt.rollout_id, attempt.attempt.attempt_id)
+        history: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
+        async with openai.AsyncOpenAI(base_url=resource.endpoint, api_key="x") as client:
+            for turn in range(8):
+                done = await client.chat.completions.create(
+                    model=server.model, messages=history, max_tokens=3 + turn
+                )
+                history += [
+                    {"role": "assistant", "content": done.choices[0].message.content},
+                    {"role": "user", "content": f"more {turn}"},
+                ]
+        await proxy.stop()
+    (row,) = TraceToTrajectory().adapt((await store.query_spans(attempt.rollout_id)).items)
+    assert len(row.responses) == 8 and row.certificate.continued == 7
+    model = AutoModelForCausalLM.from_pretrained(models / "random", dtype=torch.float32).eval()
+    independent = [0.0, *forward(model, row.token_ids)]
+    for used, ours, theirs in zip(row.mask, row.logprobs, independent, strict=True):
+        assert not used or abs(ours - theirs) < 1e-5
 
 
 # -- what the agent gets ---------------------------------------------------------------------------

@@ -242,8 +242,9 @@ def _extend(
     for name in altered_sampling(attributes):
         if name not in certificate.altered_sampling:
             certificate.altered_sampling.append(name)
+    reason = attributes.get(semconv.PROMPT_HISTORY_REASON)
     for value, seen in (
-        (attributes.get(semconv.PROMPT_HISTORY_REASON), certificate.fallbacks),
+        (None if reason is None else str(reason), certificate.fallbacks),
         (call.model, certificate.models),
         (call.model_version, certificate.model_versions),
     ):

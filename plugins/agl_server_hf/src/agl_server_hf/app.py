@@ -322,10 +322,11 @@ class _Endpoints:
         """Return where the reasoning of an answer is."""
         if not self._reasoning or not isinstance(request, ChatRequest):
             return Regions()
-        if choice.reasoning_open is None:
-            before = self._tokenizer.decode(choice.prompt[-_OPENING_TOKENS:])
-            choice.reasoning_open = before.rstrip().endswith(THINK[0])
-        return Regions.of(text, opened=choice.reasoning_open)
+        opened = choice.reasoning_open
+        if opened is None:
+            before: str = self._tokenizer.decode(choice.prompt[-_OPENING_TOKENS:])
+            opened = choice.reasoning_open = before.rstrip().endswith(THINK[0])
+        return Regions.of(text, opened=opened)
 
     def _logprobs(self, request: AnyRequest, tokens: Sequence[Token], offset: int) -> Body | None:
         if not request.wants_logprobs:

@@ -264,9 +264,12 @@ class Continuation:
             logger.warning("the history of attempt %s could not be read: %s", attempt[1], error)
             return False
         history.loaded = True
+        restored = AttemptHistory()
         for span in page.items:
             if span.status.status_code != "ERROR":
-                _restore(history, span.attributes)
+                _restore(restored, span.attributes)
+        # What this proxy has kept meanwhile is newer.
+        history.merge(restored)
         return True
 
 
@@ -285,7 +288,7 @@ def _exception(body: Json) -> Fallback | None:
 
 
 def _restore(history: AttemptHistory, attributes: Any) -> None:
-    """Keep the answers of a recorded call that are not kept yet."""
+    """Keep the answers of a recorded call."""
     keys: Sequence[str] = attributes.get(_ANSWERS) or ()
     reasons: Sequence[str] = attributes.get("gen_ai.response.finish_reasons") or ()
     parent = history.answers.get(bytes.fromhex(attributes.get(_PARENT) or ""))
@@ -295,7 +298,10 @@ def _restore(history: AttemptHistory, attributes: Any) -> None:
             attributes.get("prompt_token_ids" + suffix) or attributes.get("prompt_token_ids")
         )
         sampled = token_list(attributes.get("response_token_ids" + suffix))
-        key = bytes.fromhex(text)
-        if prompt and sampled and key not in history.answers:
-            finish = reasons[position] if position < len(reasons) else None
-            history.keep(key, parent, prompt, sampled, finish)
+        if not prompt or not sampled:
+            continue
+        # An answer that was sampled again has the same digest if only its reasoning differs.
+        if parent is not None and prompt[: parent.length] != parent.ids():
+            parent = None
+        finish = reasons[position] if position < len(reasons) else None
+        history.keep(bytes.fromhex(text), parent, prompt, sampled, finish)

@@ -220,7 +220,8 @@ class AttemptHistory:
 
     Attributes:
         answers: The answers by the digest of their conversation.
-        tokens: Number of kept tokens; those that answers share count once.
+        tokens: Number of kept tokens; those that answers share count once, and those of replaced
+            answers until the next count.
         cut: Whether answers were forgotten.
         loaded: Whether the spans of the attempt were read.
     """
@@ -267,13 +268,26 @@ class AttemptHistory:
         self.answers[key] = KeptAnswer(key, parent, tokens, length, finish_reason)
         self.answers.move_to_end(key)
         self.tokens += len(tokens)
-        while self.tokens > limit and self.answers:
-            self._forget_half()
+        if self.tokens > limit:
+            self._bound(limit)
 
-    def _forget_half(self) -> None:
-        for _ in range((len(self.answers) + 1) // 2):
-            self.answers.popitem(last=False)
-        self.cut = True
+    def merge(self, older: AttemptHistory, limit: int = _MAX_ATTEMPT_TOKENS) -> None:
+        """Add the answers of another history; to the same conversation, its own stay."""
+        older.answers.update(self.answers)
+        self.answers = older.answers
+        self.cut = self.cut or older.cut
+        self._bound(limit)
+
+    def _bound(self, limit: int) -> None:
+        """Count the tokens, and forget half of the answers until there are few enough."""
+        self._count()
+        while self.tokens > limit and self.answers:
+            for _ in range((len(self.answers) + 1) // 2):
+                self.answers.popitem(last=False)
+            self.cut = True
+            self._count()
+
+    def _count(self) -> None:
         held = {id(step): step for answer in self.answers.values() for step in answer.chain()}
         self.tokens = sum(len(answer.tokens) for answer in held.values())
 

@@ -402,7 +402,12 @@ def test_histories_are_bounded_by_attempt_and_in_all():
 
     histories = Histories(max_tokens=100)
     for number in range(50):
-        made = histories.add((str(number), "a"), AttemptHistory())
+        made = histories.of((str(number), "a"))
         made.keep(b"k", None, [1] * 10, [2] * 10, "stop")
-        histories.trim()
-    assert len(histories) == 5 and histories.get(("49", "a")) and not histories.get(("0", "a"))
+        histories.grew(20)
+        assert len(histories) == min(number + 1, 5)
+    assert histories.of(("49", "a")).tokens == 20 and histories.of(("0", "a")).tokens == 0
+    histories = Histories(max_attempts=3)
+    for number in range(50):
+        histories.of((str(number), "a"))
+    assert len(histories) == 3

@@ -136,10 +136,7 @@ class Continuation:
             reason = _exception(body)
         except MALFORMED:
             return None
-        history = self._histories.get(attempt)
-        if history is None:
-            history = self._histories.add(attempt, AttemptHistory())
-        plan = Plan("new", keys[-1], history)
+        plan = Plan("new", keys[-1], self._histories.of(attempt))
         if not any(message.get("role") == "assistant" for message in body["messages"]):
             return plan
         if reason is None and sent.backend.api_base in self._without:
@@ -237,6 +234,7 @@ class Continuation:
             api_base: URL of the backend.
             response: The whole response, in the shape of chat.
         """
+        before = plan.history.tokens
         plan.answers = []
         for choice in cast("list[Json]", response.get("choices") or ()):
             prompt = token_list(choice.get("prompt_token_ids") or response.get("prompt_token_ids"))
@@ -251,7 +249,7 @@ class Continuation:
             plan.answers.append(key.hex())
             if prompt and sampled:
                 plan.history.keep(key, plan.parent, prompt, sampled, choice.get("finish_reason"))
-        self._histories.trim()
+        self._histories.grew(plan.history.tokens - before)
 
     # -- after a restart -------------------------------------------------------------------------
 
@@ -269,7 +267,9 @@ class Continuation:
             if span.status.status_code != "ERROR":
                 _restore(restored, span.attributes)
         # What this proxy has kept meanwhile is newer.
+        before = history.tokens
         history.merge(restored)
+        self._histories.grew(history.tokens - before)
         return True
 
 

@@ -44,6 +44,8 @@ _MAX_ATTEMPT_TOKENS: Final = 2**21
 """A conversation of a million tokens whose prompts are kept, and a fork of it."""
 _MAX_TOKENS: Final = 2**25
 """Of all attempts: 128 MiB at four bytes each."""
+_MAX_ATTEMPTS: Final = 10_000
+"""Ten times the rollouts that run on one machine at the same time."""
 
 
 class Fallback(StrEnum):
@@ -299,31 +301,35 @@ class Histories:
 
     Args:
         max_tokens: Number of tokens that are kept.
+        max_attempts: Number of attempts that are kept.
     """
 
-    def __init__(self, max_tokens: int = _MAX_TOKENS) -> None:
+    def __init__(self, max_tokens: int = _MAX_TOKENS, max_attempts: int = _MAX_ATTEMPTS) -> None:
         self._max_tokens = max_tokens
+        self._max_attempts = max_attempts
+        self._tokens = 0
         self._attempts: OrderedDict[tuple[str, str], AttemptHistory] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def get(self, attempt: tuple[str, str]) -> AttemptHistory | None:
-        """Return the history of an attempt (rollout id, attempt id), if it is kept."""
-        found = self._attempts.get(attempt)
-        if found is not None:
-            self._attempts.move_to_end(attempt)
+    def of(self, attempt: tuple[str, str]) -> AttemptHistory:
+        """Return the history of an attempt (rollout id, attempt id); an empty one if it is new."""
+        found = self._attempts.setdefault(attempt, AttemptHistory())
+        self._attempts.move_to_end(attempt)
+        if len(self._attempts) > self._max_attempts:
+            self._attempts.popitem(last=False)
         return found
 
-    def add(self, attempt: tuple[str, str], history: AttemptHistory) -> AttemptHistory:
-        """Keep the history of an attempt; if another call added one before, return that one."""
-        return self._attempts.setdefault(attempt, history)
-
-    def trim(self) -> None:
-        """Forget attempts until no more than the largest number of tokens is kept."""
-        total = sum(history.tokens for history in self._attempts.values())
-        while total > self._max_tokens and len(self._attempts) > 1:
-            total -= self._attempts.popitem(last=False)[1].tokens
+    def grew(self, tokens: int) -> None:
+        """Note that a history has more tokens than before; forget others if there are too many."""
+        self._tokens += tokens
+        if self._tokens <= self._max_tokens:
+            return
+        # Counted anew, since forgotten histories are not subtracted.
+        self._tokens = sum(history.tokens for history in self._attempts.values())
+        while self._tokens > self._max_tokens and len(self._attempts) > 1:
+            self._tokens -= self._attempts.popitem(last=False)[1].tokens
 
 
 def token_list(value: Any) -> list[int]:

@@ -16,6 +16,7 @@ from tests.plugins.agl_proxy_direct.asgi_calls import ProxyInMemory
 from tests.plugins.agl_proxy_direct.word_server import (
     END,
     OTHER_END,
+    Response,
     Sampled,
     Template,
     WordServer,
@@ -314,6 +315,37 @@ async def test_a_backend_that_ignores_the_tokens_is_found_out_by_its_answer(stor
     assert found == ["new", "ignored", "backend"]
     for span, call in zip(spans, server.calls[-3:], strict=True):
         assert list(span.attributes["prompt_token_ids"]) == call.prompt
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        "text",
+        [None],
+        [{"role": "assistant", "tool_calls": [{}]}, {"role": "user", "content": "a"}],
+        [{"role": "assistant", "content": [1]}, {"role": "user", "content": {"a": 1}}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": json.loads("[" * 150 + "]" * 150)}],
+            }
+        ],
+    ],
+)
+async def test_what_is_not_a_request_of_chat_goes_to_the_server_as_it_is(store: Any, messages: Any):
+    server = WordServer(Template())
+    bodies: list[Any] = []
+
+    async def refuse(request: Any) -> Any:
+        bodies.append(request.body["messages"])
+        return Response(400, {"error": {"message": "no"}})
+
+    server.send = refuse  # type: ignore[method-assign]
+    attempt = await store.start_rollout(input={})
+    async with ProxyInMemory(store, server) as proxy:
+        status, _ = await proxy.chat(attempt, {"model": "q", "messages": messages})
+    assert status == 400 and bodies[0] == messages
 
 
 async def test_a_request_with_tokens_of_its_own_is_left_alone(store: Any):

@@ -134,7 +134,7 @@ class Continuation:
         try:
             keys = conversation_keys({**body, "model": model})
             reason = _exception(body)
-        except MALFORMED:
+        except (*MALFORMED, RecursionError):
             return None
         plan = Plan("new", keys[-1], self._histories.of(attempt))
         if not any(message.get("role") == "assistant" for message in body["messages"]):
@@ -238,7 +238,7 @@ class Continuation:
         plan.answers = []
         for choice in cast("list[Json]", response.get("choices") or ()):
             prompt = token_list(choice.get("prompt_token_ids") or response.get("prompt_token_ids"))
-            if plan.ids is not None and prompt and prompt != plan.ids:
+            if plan.ids is not None and prompt != plan.ids:
                 self._exclude(api_base, "does not take the prompt as token ids")
                 plan.fall_back(Fallback.IGNORED)
             sampled = token_list(choice.get("token_ids"))

@@ -31,7 +31,7 @@ class CertificateSummary:
         versions: Rows by model version; a row of several versions counts in each.
         altered: Rows sampled with parameters that their log-probabilities do not know.
         continued: Rows with calls whose prompts continue the tokens of the calls before them.
-        fallbacks: Rows by the reasons for which calls of theirs do not, though the proxy was asked to.
+        fallbacks: Rows by the reasons for which calls of theirs do not.
         breaks: Rows by the reason for which they do not continue an earlier row.
     """
 

@@ -52,7 +52,7 @@ def to_render(messages: Sequence[Json], index: int) -> Renderings:
         index: Place of the answer whose tokens are kept.
     """
     # What answers say decides in many templates how they are rendered, for example whether there is
-    # reasoning to cut off. Their tokens are kept, so a short text stands for each.
+    # reasoning to cut off. Their tokens are kept, so a short text replaces each.
     before = [
         _with_text(message, "yes") if message.get("role") == "assistant" else message
         for message in messages[:index]

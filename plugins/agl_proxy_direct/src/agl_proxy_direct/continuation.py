@@ -254,7 +254,7 @@ class Continuation:
     # -- after a restart -------------------------------------------------------------------------
 
     async def _load(self, attempt: tuple[str, str], history: AttemptHistory) -> bool:
-        """Read what the spans of an attempt say of its history; return whether they could be."""
+        """Read the history of an attempt from its spans; return whether the store gave them."""
         try:
             async with asyncio.timeout(_LOAD_SECONDS):
                 page = await self.store.query_spans(*attempt, name=semconv.SPAN_MODEL_CALL)

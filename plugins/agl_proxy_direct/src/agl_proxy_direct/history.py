@@ -1,9 +1,9 @@
 """The tokens of conversations, by the messages that an agent sends back.
 
-An answer is kept under a digest of all messages up to it. The digest of an answer has what the
-model said and called, without what it thought, since agents drop reasoning, and the arguments of
-tool calls as values, since agents write them anew. So a call of which the messages begin like an
-earlier conversation finds the tokens of that conversation, forks and repeated calls included.
+An answer is kept under a digest of all messages up to it. The digest leaves out reasoning, since
+agents drop it, and takes the arguments of tool calls as values, since agents serialise them
+differently. So a call whose messages begin like an earlier conversation finds the tokens of that
+conversation, forks and repeated calls included.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Fallback(StrEnum):
     REWRITTEN = "rewritten"
     """The template renders the messages before the answer differently when others follow."""
     BRIDGE = "bridge"
-    """What the template renders after the answer depends on the answer."""
+    """The text that the template renders after the answer depends on the answer."""
     END_TOKEN = "end_token"  # noqa: S105 -- not a password
     """The answer ended with another token than that of the template."""
     UNFINISHED_CALL = "unfinished_call"
@@ -87,8 +87,8 @@ class Fallback(StrEnum):
 def conversation_keys(request: Json) -> list[bytes]:
     """Return a digest of the conversation up to each message of a chat request, in their order.
 
-    Two conversations have the same digest if a model that is asked to go on with either has said
-    and heard the same.
+    Two conversations have the same digest if their messages have the same roles, texts and tool
+    calls.
 
     Raises:
         TypeError, ValueError, AttributeError: A field does not have the type of chat.
@@ -103,10 +103,13 @@ def conversation_keys(request: Json) -> list[bytes]:
 
 def next_key(key: bytes, message: Json) -> bytes:
     """Return the digest of a conversation with one more message."""
-    return _digest(key, _said(message) if message.get("role") == "assistant" else _told(message))
+    return _digest(
+        key,
+        _answer_values(message) if message.get("role") == "assistant" else _message_values(message),
+    )
 
 
-def _said(message: Json) -> list[Any]:
+def _answer_values(message: Json) -> list[Any]:
     texts = [
         part if isinstance(part, str) else str(part.get("text", part.get("refusal", "")))
         for part in _parts(message.get("content"))
@@ -124,7 +127,7 @@ def _spoken(text: str) -> str:
     return text.rpartition("</think>")[2].partition("<think>")[0].strip()
 
 
-def _told(message: Json) -> list[Any]:
+def _message_values(message: Json) -> list[Any]:
     parts = _parts(message.get("content"))
     texts = [part if isinstance(part, str) else part.get("text") for part in parts]
     content: Any = "".join(cast("list[str]", texts)) if only_text(message) else parts
@@ -326,7 +329,7 @@ class Histories:
         self._tokens += tokens
         if self._tokens <= self._max_tokens:
             return
-        # Counted anew, since forgotten histories are not subtracted.
+        # Count them all, since forgotten histories that grow are not subtracted.
         self._tokens = sum(history.tokens for history in self._attempts.values())
         while self._tokens > self._max_tokens and len(self._attempts) > 1:
             self._tokens -= self._attempts.popitem(last=False)[1].tokens

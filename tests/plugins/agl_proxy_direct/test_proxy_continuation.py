@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -382,6 +384,12 @@ async def test_a_store_that_cannot_be_read_is_named(store: Any, monkeypatch: Any
     spans = (await store.query_spans(attempt.rollout_id)).items
     assert [span.attributes[REASON] for span in spans] == ["store", "unknown_history"]
     assert "the disk is gone" in caplog.text
+
+
+def test_the_page_lists_each_reason():
+    page = Path(__file__).parents[3] / "docs/token-space.md"
+    table = page.read_text().partition("| reason |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [one.value for one in Fallback]
 
 
 def test_what_an_agent_changes_without_meaning_has_the_same_key():

@@ -31,6 +31,10 @@ class HFServerConfig(ComponentConfig):
     """Largest number of tokens of a prompt and its answer; None: the model's."""
     max_batch_size: int = Field(default=64, ge=1)
     """Largest number of sequences in a batch."""
+    cache_tokens: int | None = Field(default=None, ge=64)
+    """Number of tokens that the key-value cache has room for, in all sequences together. None:
+    enough for a full batch of the longest sequences, in at most a quarter of the device's memory.
+    """
     chat_template: str | None = None
     """Jinja text that replaces the tokenizer's chat template."""
     reasoning: bool = False

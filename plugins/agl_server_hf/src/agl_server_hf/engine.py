@@ -1,10 +1,9 @@
-"""Batched sampling from a causal language model, with a key-value cache.
+"""Batched sampling from a causal language model, with a key-value cache in blocks.
 
 A sequence joins the batch when it arrives and leaves it when it ends (continuous batching: Yu et
-al., "Orca", OSDI 2022). Sequences are padded on the left, so that each step appends one column::
-
-    cache mask   [0 0 1 1 1 1]      a sequence of 4 tokens
-                 [1 1 1 1 1 1]      a sequence of 6 tokens
+al., "Orca", OSDI 2022). A step of the batch is one forward pass: a token of each running sequence,
+and beside them a part of the prompts that wait, which are run in the order of their arrival. Equal
+prompts that wait together are run once.
 
 One thread owns the model. Weights change only while the batch is empty; otherwise an answer would
 mix tokens of two models.
@@ -12,92 +11,52 @@ mix tokens of two models.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
-from torch.nn.functional import pad
-from transformers import DynamicCache
+from torch import Tensor
 
-from agl_server_hf.weights import base_model, choose_adapters
+from agl_server_hf.attention import Step
+from agl_server_hf.budget import fit_cache
+from agl_server_hf.cache import BLOCK, Table
+from agl_server_hf.generation import Generation, Sampling, Token
+from agl_server_hf.sampling import Sampler
+from agl_server_hf.weights import choose_adapters
 
-__all__ = ["Engine", "Generation", "Sampling", "Token", "sample"]
+__all__ = ["Engine", "Generation", "Sampling", "Token"]
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to sample a sequence.
-
-    Attributes:
-        max_tokens: Number of tokens after which the sequence ends with ``length``.
-        temperature: Temperature of the sampling; 0 takes the likeliest token.
-        top_p: Share of the probability mass to sample from, likeliest tokens first.
-        top_k: Number of tokens to sample from; 0 is all of them.
-        seed: Makes the sequence repeatable; None draws from the engine's own generator.
-        stop_ids: Tokens that end the sequence, besides the model's end tokens.
-        ignore_eos: Go on after the model's end tokens.
-        top_logprobs: Number of likeliest tokens to report per position.
-    """
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop_ids: frozenset[int] = frozenset()
-    ignore_eos: bool = False
-    top_logprobs: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One sampled token.
-
-    Attributes:
-        id: Token id.
-        logprob: Natural log-probability under the model itself (temperature 1, no cut).
-        top: Ids and log-probabilities of the likeliest tokens, likeliest first.
-        finish_reason: ``stop`` or ``length`` on the last token of a sequence; else None.
-    """
-
-    id: int
-    logprob: float
-    top: Sequence[tuple[int, float]] = ()
-    finish_reason: str | None = None
+PROMPT_TOKENS: Final = 1024
+"""Tokens of prompts per step: enough to use the device, and few enough that answers go on."""
 
 
 @dataclass(eq=False, slots=True)
-class Generation:
-    """A sequence to sample.
+class _Sequence:
+    """A sequence in the batch, from its prompt on.
 
     Attributes:
-        prompt: Token ids, at least one.
-        sampling: How to continue the prompt.
-        emit: Called in the engine's thread with each token, or with the error that ended it.
-        is_stop: Called in the engine's thread with all tokens so far; True ends the sequence.
-        adapter: Name of the LoRA adapter to sample with; None is the model itself.
-        token_ids: Tokens sampled so far.
-        cancelled: True stops the sampling; see :meth:`Engine.cancel`.
-        generator: Random generator of a sequence with a seed.
+        generation: What is sampled.
+        ids: The prompt and the tokens sampled so far.
+        table: Its blocks of the cache; None until its prompt is begun.
+        twins: Sequences with the same prompt, which take over what the model says of it.
     """
 
-    prompt: Sequence[int]
-    sampling: Sampling
-    emit: Callable[[Token | Exception], None]
-    is_stop: Callable[[Sequence[int]], bool] | None = None
-    adapter: str | None = None
-    token_ids: list[int] = field(default_factory=list[int])
-    cancelled: bool = False
-    generator: Any = None
+    generation: Generation
+    ids: list[int]
+    table: Table | None = None
+    twins: list[_Sequence] = field(default_factory=list["_Sequence"])
+
+    @property
+    def stored(self) -> Table:
+        assert self.table is not None
+        return self.table
 
 
 class Engine:
@@ -108,12 +67,32 @@ class Engine:
         eos_ids: Tokens that end a sequence.
         max_batch: Largest number of sequences in the batch; further ones wait.
         seed: Seed for the sequences that bring none.
+        max_length: Largest number of tokens of a sequence; None: the model's.
+        cache_tokens: Number of tokens whose keys and values there is room for, in all sequences
+            together; see :func:`~agl_server_hf.budget.fit_cache` for None. If it does not suffice
+            for all sequences, the last ones wait.
+        after_step: Called in the engine's thread after each step, if something was emitted.
+
+    Raises:
+        LLMServerError: The model's attention cannot be used, or there is no memory for the cache.
     """
 
     def __init__(
-        self, model: Any, *, eos_ids: Sequence[int], max_batch: int = 64, seed: int | None = None
+        self,
+        model: Any,
+        *,
+        eos_ids: Sequence[int],
+        max_batch: int = 64,
+        seed: int | None = None,
+        max_length: int | None = None,
+        cache_tokens: int | None = None,
+        after_step: Callable[[], None] | None = None,
     ) -> None:
         self._model = model
+        self._cache = fit_cache(
+            model, max_batch=max_batch, max_length=max_length, tokens=cache_tokens
+        )
+        self.after_step = after_step
         self._eos = frozenset(eos_ids)
         self._max_batch = max_batch
         self._generator = torch.Generator(device=model.device)
@@ -126,11 +105,18 @@ class Engine:
         self._orders: deque[tuple[Callable[[Any], Any], Future[None]]] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        # The batch: its sequences, mask [B, T], cache [B, H, T, D] per layer, next logits [B, V].
-        self._active: list[Generation] = []
-        self._mask: Any = None
-        self._cache: list[tuple[Any, Any]] = []
+        # The batch: sequences whose prompt is not finished, and running ones, whose next logits
+        # [B, V] are known. Sampler and step are those of the same sequences in the last step.
+        self._prompts: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
         self._logits: Any = None
+        self._sampler: Sampler | None = None
+        self._last: Step | None = None
+
+    @property
+    def cache_tokens(self) -> int:
+        """Number of tokens that the cache has room for: the most that a sequence can have."""
+        return self._cache.tokens
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -143,10 +129,10 @@ class Engine:
             self._changed.notify()
         self._thread.join()
 
-    def submit(self, generation: Generation) -> None:
-        """Queue a sequence; its tokens go to ``generation.emit``."""
+    def submit(self, *generations: Generation) -> None:
+        """Queue sequences; their tokens go to ``generation.emit``."""
         with self._changed:
-            self._waiting.append(generation)
+            self._waiting.extend(generations)
             self._changed.notify()
 
     def cancel(self, generation: Generation) -> None:
@@ -171,36 +157,29 @@ class Engine:
     def _run(self) -> None:
         with torch.no_grad():
             while True:
+                busy = bool(self._running or self._prompts)
                 with self._changed:
-                    self._changed.wait_for(
-                        lambda: self._closing or self._active or self._orders or self._waiting
-                    )
+                    if not busy:
+                        self._changed.wait_for(
+                            lambda: self._closing or self._orders or self._waiting
+                        )
                     if self._closing:
                         break
-                    order = self._orders.popleft() if self._orders and not self._active else None
-                    new = [] if order or self._orders else self._take()
+                    order = self._orders.popleft() if self._orders and not busy else None
+                    if not self._orders and order is None:
+                        self._take()
                 if order is not None:
                     self._apply(*order)
                     continue
                 try:
-                    if new:
-                        self._join(new)
-                    if self._active:
-                        self._step()
+                    self._step()
                 except Exception as error:  # such as out of memory: only this batch fails
-                    logger.exception("a batch of %d sequences failed", len(self._active))
-                    self._fail([*self._active, *(g for g in new if g not in self._active)], error)
-            self._fail([*self._active, *self._waiting], RuntimeError("the server is stopping"))
-
-    def _take(self) -> list[Generation]:
-        new: list[Generation] = []
-        while self._waiting and len(self._active) + len(new) < self._max_batch:
-            generation = self._waiting.popleft()
-            if not generation.cancelled:
-                new.append(generation)
-        return new
+                    logger.exception("a batch of %d sequences failed", self._size())
+                    self._fail(error)
+            self._fail(RuntimeError("the server is stopping"), self._waiting)
 
     def _apply(self, order: Callable[[Any], Any], future: Future[None]) -> None:
+        self._cache.forget()
         try:
             self._model = order(self._model)
         except Exception as error:
@@ -208,74 +187,113 @@ class Engine:
         else:
             future.set_result(None)
 
-    def _fail(self, generations: Sequence[Generation], error: Exception) -> None:
-        self._active, self._mask, self._cache, self._logits = [], None, [], None
-        for generation in generations:
-            generation.emit(error)
+    def _fail(self, error: Exception, more: Iterable[Generation] = ()) -> None:
+        batch = self._running + [one for head in self._prompts for one in (head, *head.twins)]
+        self._running, self._logits, self._sampler, self._last = [], None, None, None
+        self._prompts.clear()
+        self._cache.forget()
+        for sequence in batch:
+            if sequence.table is not None:
+                self._cache.close(sequence.table)
+        self._emit((generation, error) for generation in (*(s.generation for s in batch), *more))
+
+    def _emit(self, events: Iterable[tuple[Generation, Token | Exception]]) -> None:
+        some = False
+        for generation, event in events:
+            generation.emit(event)
+            some = True
+        if some and self.after_step is not None:
+            self.after_step()
 
     # -- the batch -------------------------------------------------------------------------------
 
-    def _join(self, new: list[Generation]) -> None:
-        """Run the prompts of new sequences through the model and append them to the batch."""
-        device = self._model.device
-        width = max(len(generation.prompt) for generation in new)
-        ids = torch.zeros((len(new), width), dtype=torch.long)
-        mask = torch.zeros((len(new), width), dtype=torch.long)
-        for row, generation in enumerate(new):
-            ids[row, width - len(generation.prompt) :] = torch.tensor(generation.prompt)
-            mask[row, width - len(generation.prompt) :] = 1
-            if generation.sampling.seed is not None:
-                generation.generator = torch.Generator(device=device)
-                generation.generator.manual_seed(generation.sampling.seed)
-        mask = mask.to(device)
-        logits, cache = self._forward(new, ids.to(device), mask, [])
-        if self._active:
-            longest = max(width, self._mask.shape[1])
-            old_gap, new_gap = longest - self._mask.shape[1], longest - width
-            mask = torch.cat([pad(self._mask, (old_gap, 0)), pad(mask, (new_gap, 0))])
-            cache = [
-                (
-                    torch.cat([pad(k, (0, 0, old_gap, 0)), pad(more_k, (0, 0, new_gap, 0))]),
-                    torch.cat([pad(v, (0, 0, old_gap, 0)), pad(more_v, (0, 0, new_gap, 0))]),
-                )
-                for (k, v), (more_k, more_v) in zip(self._cache, cache, strict=True)
-            ]
-            logits = torch.cat([self._logits, logits])
-        self._active = self._active + new
-        self._mask, self._cache, self._logits = mask, cache, logits
+    def _size(self) -> int:
+        return len(self._running) + sum(1 + len(head.twins) for head in self._prompts)
 
-    def _step(self) -> None:
-        """Sample one token per sequence, drop finished sequences, run the model on the others."""
-        tokens, logprobs, top = sample(self._logits, self._active, self._generator)
-        staying: list[int] = []
-        for row, generation in enumerate(self._active):
+    def _take(self) -> None:
+        """Move sequences that wait to the batch, while there is room."""
+        room = self._max_batch - self._size() if self._waiting else 0
+        heads = {
+            (tuple(one.generation.prompt), one.generation.adapter): one
+            for one in (self._prompts if room else ())
+            if not one.generation.token_ids
+        }
+        while self._waiting and room > 0:
+            generation = self._waiting.popleft()
             if generation.cancelled:
                 continue
-            generation.token_ids.append(tokens[row])
-            reason = self._finish_reason(generation)
-            if reason is None:
-                staying.append(row)
-            count = generation.sampling.top_logprobs
-            generation.emit(Token(tokens[row], logprobs[row], top[row][:count], reason))
-        if not staying:
-            self._active, self._mask, self._cache, self._logits = [], None, [], None
-            return
-        if len(staying) < len(self._active):
-            self._keep(staying)
-        ids = torch.tensor([[generation.token_ids[-1]] for generation in self._active])
-        self._mask = pad(self._mask, (0, 1), value=1)
-        self._logits, self._cache = self._forward(
-            self._active, ids.to(self._model.device), self._mask, self._cache
-        )
+            if generation.sampling.seed is not None:
+                generation.generator = torch.Generator(device=self._generator.device)
+                generation.generator.manual_seed(generation.sampling.seed)
+            sequence = _Sequence(generation, list(generation.prompt))
+            head = heads.setdefault((tuple(sequence.ids), generation.adapter), sequence)
+            (self._prompts if head is sequence else head.twins).append(sequence)
+            room -= 1
 
-    def _keep(self, rows: list[int]) -> None:
-        """Keep some rows of the batch; cut columns that are padding in all of them."""
-        self._active = [self._active[row] for row in rows]
-        index = torch.tensor(rows, device=self._mask.device)
-        mask = self._mask[index]
-        first = int(mask.any(dim=0).int().argmax())
-        self._mask = mask[:, first:]
-        self._cache = [(k[index][:, :, first:], v[index][:, :, first:]) for k, v in self._cache]
+    def _step(self) -> None:
+        """Sample a token of each running sequence, then run the model on those that go on."""
+        tokens = self._sample() if self._running else None
+        if not self._make_room():
+            tokens = None
+        chunks, finished = self._schedule()
+        if not self._running and not chunks:
+            return
+        tables = [sequence.stored for sequence in self._running]
+        if self._last is not None and not chunks and all(table.length % BLOCK for table in tables):
+            self._last.advance()
+        else:
+            self._last = self._cache.step(tables, [(s.stored, count) for s, count in chunks])
+        if tokens is None:
+            tokens = self._tensor([sequence.ids[-1] for sequence in self._running])
+        self._logits = self._forward(tokens, chunks, finished)
+        for table in tables:
+            table.length += 1
+        for sequence, count in chunks:
+            sequence.stored.length += count
+        if chunks:
+            self._last = None
+        if finished:
+            self._join(finished)
+
+    def _sample(self) -> Tensor | None:
+        """Sample, emit, and drop what has ended; return the tokens if no sequence was dropped."""
+        if self._sampler is None:
+            generations = [sequence.generation for sequence in self._running]
+            self._sampler = Sampler(
+                [generation.sampling for generation in generations],
+                [generation.generator for generation in generations],
+                self._generator,
+            )
+        tokens, ids, logprobs, top = self._sampler(self._logits)
+        staying: list[_Sequence] = []
+        events: list[tuple[Generation, Token | Exception]] = []
+        for row, sequence in enumerate(self._running):
+            generation = sequence.generation
+            if not generation.cancelled:
+                generation.token_ids.append(ids[row])
+                count = generation.sampling.top_logprobs
+                best = top[row][:count] if count else ()
+                reason = self._finish_reason(generation)
+                token = Token(ids[row], logprobs[row], best, reason)
+                generation.tokens.append(token)
+                if generation.stream or reason is not None:
+                    events.append((generation, token))
+                if reason is None:
+                    sequence.ids.append(ids[row])
+                    staying.append(sequence)
+                    continue
+            self._leave(sequence)
+        self._emit(events)
+        if len(staying) == len(self._running):
+            return tokens
+        self._running, self._sampler, self._last = staying, None, None
+        return None
+
+    def _leave(self, sequence: _Sequence) -> None:
+        """Give back the blocks; a later prompt may begin with what is in them."""
+        table = sequence.stored
+        self._cache.name(table, sequence.ids[: table.length])
+        self._cache.close(table)
 
     def _finish_reason(self, generation: Generation) -> str | None:
         sampling, last = generation.sampling, generation.token_ids[-1]
@@ -285,96 +303,147 @@ class Engine:
             return "stop"
         return "length" if len(generation.token_ids) >= sampling.max_tokens else None
 
+    def _make_room(self) -> bool:
+        """Take a block for each running sequence that needs one; return False if some must wait.
+
+        If the cache is full, the sequences that came last give their blocks back. They are run
+        again, from the prompt on, when there is room.
+        """
+        whole = True
+        ready = 0
+        while ready < len(self._running):
+            table = self._running[ready].stored
+            if self._cache.grow(table, table.length + 1):
+                ready += 1
+                continue
+            last = self._running.pop()
+            self._leave(last)
+            self._sampler = self._last = None
+            whole = False
+            if not self._running and last.stored.length >= self._cache.tokens:
+                self._emit([(last.generation, self._too_long())])
+                continue
+            last.table = None
+            self._prompts.appendleft(last)
+        return whole
+
+    def _too_long(self) -> Exception:
+        return RuntimeError(
+            f"the sequence does not fit into the key-value cache of {self._cache.tokens} tokens"
+        )
+
+    def _schedule(self) -> tuple[list[tuple[_Sequence, int]], list[_Sequence]]:
+        """Choose the parts of prompts of this step.
+
+        Returns:
+            Sequences and their number of tokens; the sequences whose prompt ends with it.
+        """
+        chunks: list[tuple[_Sequence, int]] = []
+        finished: list[_Sequence] = []
+        room = PROMPT_TOKENS
+        while room and len(finished) < len(self._prompts):
+            head = self._prompts[len(finished)]
+            if head.generation.cancelled:
+                self._drop(len(finished))
+                continue
+            if head.table is None:
+                head.table = self._cache.open(head.ids, head.generation.adapter)
+            table = head.table
+            end = min(table.length + room, len(head.ids))
+            if not self._cache.grow(table, end):
+                if self._running or chunks:
+                    break  # until others have ended
+                self._drop(len(finished))
+                self._emit([(head.generation, self._too_long())])
+                continue
+            # From here on a later prompt finds these blocks: it is run after this one.
+            self._cache.name(table, head.ids[:end])
+            chunks.append((head, end - table.length))
+            room -= end - table.length
+            if end == len(head.ids):
+                finished.append(head)
+        return chunks, finished
+
+    def _drop(self, number: int) -> None:
+        """Give up a prompt; its twins take its place."""
+        head = self._prompts[number]
+        del self._prompts[number]
+        if head.table is not None:
+            self._cache.close(head.table)
+        self._queue(head.twins, number)
+
+    def _queue(self, twins: Sequence[_Sequence], number: int = 0) -> None:
+        """Put sequences of one prompt in the queue; the first takes the others along."""
+        if twins:
+            first, *first.twins = twins
+            self._prompts.insert(number, first)
+
+    def _join(self, finished: Sequence[_Sequence]) -> None:
+        """Let sequences with a finished prompt run, and their twins with them."""
+        rows = list(range(len(self._running)))
+        for row, head in enumerate(finished, len(rows)):
+            self._prompts.remove(head)
+            twins, head.twins = head.twins, []
+            joining = [head]
+            for number, twin in enumerate(twins):
+                twin.table = self._cache.fork(head.stored)
+                if twin.table is None:
+                    self._queue(twins[number:])
+                    break
+                joining.append(twin)
+            self._running += joining
+            rows += [row] * len(joining)
+        if len(rows) != len(self._logits):
+            self._logits = self._logits[self._tensor(rows)]
+        self._sampler = self._last = None
+
     def _forward(
         self,
-        generations: Sequence[Generation],
-        ids: Any,
-        mask: Any,
-        past: Sequence[tuple[Any, Any]],
-    ) -> tuple[Any, list[tuple[Any, Any]]]:
-        """Run the model on the last columns; return the next logits (float32) and the cache.
+        tokens: Tensor,
+        chunks: Sequence[tuple[_Sequence, int]],
+        finished: Sequence[_Sequence],
+    ) -> Tensor:
+        """Run the model; return the next logits of running and of finished sequences.
 
         Args:
-            generations: The ``B`` sequences.
-            ids: Token ids, int64 ``[B, N]``.
-            mask: 1 where there is a token, int64 ``[B, T]``, ``T >= N``.
-            past: Keys and values of the first ``T - N`` columns, per layer.
+            tokens: Last token of each running sequence, int64 ``[B]``.
+            chunks: Sequences and how many tokens of their prompts to run.
+            finished: Sequences of the chunks whose last token is among them.
+
+        Returns:
+            float32 ``[B + len(finished), V]``
         """
-        cache = DynamicCache()
-        for layer, (keys, values) in enumerate(past):
-            cache.update(keys, values, layer)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{_cache_argument(type(base_model(self._model))): cache},
-            **choose_adapters(self._model, [generation.adapter for generation in generations]),
+        assert self._last is not None
+        ends: list[int] = []
+        if chunks:
+            end = len(tokens)
+            prompt: list[int] = []
+            for sequence, count in chunks:
+                done = sequence.stored.length
+                prompt += sequence.ids[done : done + count]
+                end += count
+                if done + count == len(sequence.ids):
+                    ends.append(end - 1)
+            rows = [*range(len(tokens)), *ends]
+            tokens = torch.cat((tokens, self._tensor(prompt)))
+        adapters = choose_adapters(
+            self._model,
+            [sequence.generation.adapter for sequence in self._running]
+            + [s.generation.adapter for s, count in chunks for _ in range(count)],
         )
-        layers = [(layer.keys, layer.values) for layer in cache.layers]
-        return output.logits[:, -1].float(), layers
+        # Rows of one token if each has its adapter, else one row: only that can leave out logits.
+        shape = (-1, 1) if adapters else (1, -1)
+        keep: Any = self._tensor(rows) if chunks and not adapters else 0
+        output = self._model(
+            input_ids=tokens.view(shape),
+            position_ids=self._last.positions.view(shape),
+            use_cache=False,
+            logits_to_keep=keep,
+            agl_step=self._last,
+            **adapters,
+        )
+        logits = output.logits.flatten(0, 1)
+        return (logits[self._tensor(rows)] if chunks and adapters else logits).float()
 
-
-@functools.cache
-def _cache_argument(kind: type[Any]) -> str:
-    """Return a model class's name of the cache, which transformers 5.24 has changed."""
-    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
-
-
-def sample(
-    logits: Any, generations: Sequence[Generation], generator: Any
-) -> tuple[list[int], list[float], list[list[tuple[int, float]]]]:
-    """Sample the next token of each sequence.
-
-    Args:
-        logits: float32 ``[B, V]``.
-        generations: The ``B`` sequences.
-        generator: Random generator of the sequences without a seed.
-
-    Returns:
-        The tokens, their log-probabilities, and the likeliest tokens per sequence.
-    """
-    wanted = [generation.sampling for generation in generations]
-    all_logprobs = logits.log_softmax(-1)
-    device = logits.device
-    greedy = torch.tensor([s.temperature == 0 for s in wanted], device=device)
-    temperature = torch.tensor([s.temperature or 1.0 for s in wanted], device=device)
-    probabilities = _cut((logits / temperature[:, None]).softmax(-1), wanted)
-    tokens = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
-    for row, generation in enumerate(generations):
-        if generation.generator is not None:
-            own = torch.multinomial(probabilities[row], 1, generator=generation.generator)
-            tokens[row] = own[0]
-    tokens = torch.where(greedy, logits.argmax(-1), tokens)
-    logprobs = all_logprobs.gather(-1, tokens[:, None])[:, 0]
-    most = max(s.top_logprobs for s in wanted)
-    top: list[list[tuple[int, float]]] = [[] for _ in wanted]
-    if most:
-        best = all_logprobs.topk(min(most, logits.shape[-1]), dim=-1)
-        top = [
-            list(zip(ids, values, strict=True))
-            for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
-    return tokens.tolist(), logprobs.tolist(), top
-
-
-def _cut(probabilities: Any, wanted: Sequence[Sampling]) -> Any:
-    """Set the probability of tokens outside of ``top_k`` and ``top_p`` to 0.
-
-    Nucleus sampling: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020.
-    The result need not add up to 1; ``torch.multinomial`` does not require it.
-    """
-    size = probabilities.shape[-1]
-    if all(s.top_p >= 1 and not s.top_k for s in wanted):
-        return probabilities
-    device = probabilities.device
-    ordered, order = probabilities.sort(-1, descending=True)
-    top_k = torch.tensor([s.top_k or size for s in wanted], device=device)
-    top_p = torch.tensor([s.top_p if s.top_p < 1 else 2.0 for s in wanted], device=device)
-    # A token stays while the likelier ones add up to less than top_p, so at least one stays.
-    before = ordered.cumsum(-1) - ordered
-    ranks = torch.arange(size, device=device)
-    stays = (ranks[None] < top_k[:, None]) & (before < top_p[:, None])
-    return torch.zeros_like(probabilities).scatter(-1, order, ordered * stays)
+    def _tensor(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long).to(self._generator.device)

@@ -25,12 +25,15 @@ from starlette.applications import Starlette
 from transformers import AutoTokenizer
 
 from agl_server_hf.app import build_app
+from agl_server_hf.budget import context_length
 from agl_server_hf.config import HFServerConfig
 from agl_server_hf.engine import Engine
 from agl_server_hf.weights import choose_device, choose_dtype, load_model, with_weights
 from agl_serving import bind_socket
 
 __all__ = ["main"]
+
+logger = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
         engine, app = _build(config, adapters)
         listener = bind_socket(config.host, config.port)
     except Exception as error:
-        logging.getLogger(__name__).exception("the server cannot start")
+        logger.exception("the server cannot start")
         reply({"ok": False, "error": f"{type(error).__name__}: {error}"})
         sys.exit(1)
     server = uvicorn.Server(
@@ -84,13 +87,23 @@ def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlett
     eos_ids = {tokenizer.eos_token_id}
     for declared in (model.generation_config.eos_token_id, model.config.eos_token_id):
         eos_ids.update(declared if isinstance(declared, list) else [declared])
+    max_length = config.max_model_len or context_length(model)
     engine = Engine(
         model,
         eos_ids=[token for token in eos_ids if token is not None],
         max_batch=config.max_batch_size,
         seed=config.seed,
+        max_length=max_length,
+        cache_tokens=config.cache_tokens,
     )
-    max_length = config.max_model_len or getattr(model.config, "max_position_embeddings", 4096)
+    if max_length > engine.cache_tokens:
+        if config.max_model_len is not None:
+            raise ValueError(
+                f"max_model_len is {max_length}, and the key-value cache has room for "
+                f"{engine.cache_tokens} tokens: lower max_model_len, or raise cache_tokens"
+            )
+        max_length = engine.cache_tokens
+        logger.warning("sequences are limited to %d tokens: the cache holds no more", max_length)
     app = build_app(
         engine,
         tokenizer,

@@ -1,0 +1,246 @@
+"""The key-value cache: allocated once, in blocks that sequences take, share and give back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from agl_server_hf.attention import Chunk, Layer, Scan, Step
+from agl_server_hf.blocks import Block, BlockPool
+
+__all__ = ["BLOCK", "Cache", "Table"]
+
+BLOCK: Final = 32
+"""Tokens per block. Half of it is wasted per sequence; matrix products of half the size cost more
+than they save on a CPU."""
+_WIDTHS: Final = 8
+"""Blocks with 1, up to 8, up to 64, … sequences are read together, padded to the widest."""
+_SCATTERED: Final = 16
+"""Number of blocks from which on it pays to move blocks that do not lie close together."""
+
+
+@dataclass(eq=False, slots=True)
+class Table:
+    """The blocks of a sequence.
+
+    Attributes:
+        known: Serial of the last block whose content the pool knows; before the first one, what
+            keys and values depend on besides the tokens: the adapter's name, or None.
+        blocks: In the order of the tokens.
+        length: Number of tokens whose keys and values are stored.
+        named: Number of blocks whose content the pool knows.
+    """
+
+    known: Hashable
+    blocks: list[Block] = field(default_factory=list[Block])
+    length: int = 0
+    named: int = 0
+
+
+class Cache:
+    """Keys and values of all sequences. Not thread-safe.
+
+    Args:
+        layers: A key ``[1, heads, D]`` and a value ``[1, heads, E]`` of each layer.
+        tokens: Number of tokens that there is room for.
+
+    Raises:
+        ValueError: There is no room for one block.
+    """
+
+    def __init__(self, layers: Mapping[int, tuple[Tensor, Tensor]], tokens: int) -> None:
+        count = tokens // BLOCK
+        if not count:
+            raise ValueError(f"the key-value cache needs room for {BLOCK} tokens, not {tokens}")
+        self.tokens = count * BLOCK
+        self._pool = BlockPool(count)
+        self._layers = [
+            Layer(
+                *(
+                    # Zeros: what is stored nowhere must not become a NaN that a weight of 0 keeps.
+                    part.new_zeros((count, part.shape[1], BLOCK, part.shape[2]))
+                    for part in layers[number]
+                )
+            )
+            for number in range(len(layers))
+        ]
+
+    @staticmethod
+    def token_bytes(layers: Mapping[int, tuple[Tensor, Tensor]]) -> int:
+        """Return the bytes that a token takes."""
+        return sum(part.numel() * part.element_size() for pair in layers.values() for part in pair)
+
+    @property
+    def device(self) -> torch.device:
+        return self._layers[0].keys.device
+
+    # -- the blocks of a sequence ----------------------------------------------------------------
+
+    def open(self, ids: Sequence[int], adapter: str | None) -> Table:
+        """Return a table with the known blocks of the tokens' beginning; the last token is open."""
+        table = Table(adapter)
+        for first in range(0, len(ids) - BLOCK, BLOCK):
+            block = self._pool.find(table.known, ids[first : first + BLOCK])
+            if block is None:
+                break
+            self._pool.share(block)
+            table.blocks.append(block)
+            table.known = block.serial
+        table.named = len(table.blocks)
+        table.length = table.named * BLOCK
+        return table
+
+    def grow(self, table: Table, length: int) -> bool:
+        """Make room for so many tokens; return False and change nothing if there is none."""
+        missing = -(-length // BLOCK) - len(table.blocks)
+        if missing > self._pool.available:
+            return False
+        table.blocks += [self._pool.take() for _ in range(missing)]
+        return True
+
+    def fork(self, table: Table) -> Table | None:
+        """Return a table with the same content, or None if there is no room for its last block."""
+        full, rest = divmod(table.length, BLOCK)
+        if rest and not self._pool.available:
+            return None
+        copy = Table(table.known, table.blocks[:full], table.length, table.named)
+        for block in copy.blocks:
+            self._pool.share(block)
+        if rest:
+            copy.blocks.append(self._pool.take())
+            self._move([(table.blocks[full].index, copy.blocks[full].index)])
+        return copy
+
+    def name(self, table: Table, ids: Sequence[int]) -> None:
+        """Let later sequences find the full blocks of these tokens, the first of the sequence."""
+        for number in range(table.named, len(ids) // BLOCK):
+            part = ids[number * BLOCK : (number + 1) * BLOCK]
+            table.known = self._pool.name(table.blocks[number], table.known, part)
+            table.named = number + 1
+
+    def close(self, table: Table) -> None:
+        """Give the blocks back; those that are known stay as long as nobody needs the room."""
+        self._pool.release(table.blocks)
+        table.blocks = []
+
+    def forget(self) -> None:
+        """Drop what is known: the model has changed."""
+        self._pool.forget()
+
+    # -- a forward pass --------------------------------------------------------------------------
+
+    def step(self, running: Sequence[Table], chunks: Sequence[tuple[Table, int]]) -> Step:
+        """Return the attention of a forward pass.
+
+        Args:
+            running: Sequences that add one token each; there is room for it.
+            chunks: Sequences that add so many tokens each; there is room for them.
+        """
+        users: dict[Block, list[int]] = {}
+        for row, table in enumerate(running):
+            for block in table.blocks:
+                users.setdefault(block, []).append(row)
+        classes: dict[int, list[Block]] = {}
+        for block, rows in users.items():
+            width = math.ceil(math.log(len(rows), _WIDTHS)) if len(rows) > 1 else 0
+            classes.setdefault(width, []).append(block)
+        ordered = [classes[width] for width in sorted(classes, reverse=True)]
+        for blocks in ordered:
+            blocks.sort(key=lambda block: block.index)
+        if any(len(blocks) >= _SCATTERED and not _is_dense(blocks) for blocks in ordered):
+            self._move(self._pool.arrange(block for blocks in ordered for block in blocks))
+
+        scans: list[Scan] = []
+        pair_of: dict[tuple[int, Block], int] = {}
+        first = 0
+        for blocks in ordered:
+            scan, pairs = self._scan(blocks, users, first)
+            scans.append(scan)
+            pair_of.update(pairs)
+            first += scan.count * scan.width
+        widest = max((len(table.blocks) for table in running), default=0)
+        pairs_of_row = [[pair_of[row, b] for b in t.blocks] for row, t in enumerate(running)]
+        places = [0] * first
+        for row, pairs in enumerate(pairs_of_row):
+            for number, pair in enumerate(pairs):
+                places[pair] = row * widest + number
+        begins, end = [], 0
+        for pairs in pairs_of_row:
+            begins.append(end)
+            end += len(pairs)
+        padded = [[*pairs, *[0] * (widest - len(pairs))] for pairs in pairs_of_row]
+
+        spans = [(table, 1) for table in running] + list(chunks)
+        at = [
+            (table.blocks[position // BLOCK].index, position)
+            for table, count in spans
+            for position in range(table.length, table.length + count)
+        ]
+        return Step(
+            self._layers,
+            blocks=self._indices([block for block, _ in at]),
+            positions=self._indices([position for _, position in at]),
+            scans=scans,
+            pairs=self._indices(padded).view(len(running), widest),
+            places=self._indices(places),
+            bags=(
+                self._indices([pair for pairs in pairs_of_row for pair in pairs]),
+                self._indices(begins),
+            ),
+            in_order=pairs_of_row == [list(range(first))],
+            chunks=self._chunks(len(running), chunks),
+        )
+
+    def _scan(
+        self, blocks: Sequence[Block], users: Mapping[Block, Sequence[int]], first: int
+    ) -> tuple[Scan, dict[tuple[int, Block], int]]:
+        """Return a scan of blocks in the order of their places, and the number of each pair."""
+        width = max(len(users[block]) for block in blocks)
+        low, high = blocks[0].index, blocks[-1].index + 1
+        dense = _is_dense(blocks)
+        count = high - low if dense else len(blocks)
+        owners = [0] * (count * width)
+        pairs: dict[tuple[int, Block], int] = {}
+        for number, block in enumerate(blocks):
+            at = (block.index - low if dense else number) * width
+            for slot, row in enumerate(users[block]):
+                owners[at + slot] = row
+                pairs[row, block] = first + at + slot
+        where = slice(low, high) if dense else self._indices([block.index for block in blocks])
+        return Scan(where, count, width, self._indices(owners)), pairs
+
+    def _chunks(self, first: int, chunks: Sequence[tuple[Table, int]]) -> list[Chunk]:
+        """Return the chunks, those of one shape together; ``first`` is the row of their tokens."""
+        alike: dict[tuple[int, int], list[tuple[int, Table]]] = {}
+        for table, count in chunks:
+            blocks = -(-(table.length + count) // BLOCK)
+            alike.setdefault((count, blocks), []).append((first, table))
+            first += count
+        return [
+            Chunk(
+                self._indices([list(range(row, row + count)) for row, _ in group]),
+                self._indices([[b.index for b in table.blocks[:blocks]] for _, table in group]),
+                self._indices([list(range(t.length, t.length + count)) for _, t in group]),
+            )
+            for (count, blocks), group in alike.items()
+        ]
+
+    def _indices(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long).to(self.device)
+
+    def _move(self, moves: Iterable[tuple[int, int]]) -> None:
+        moves = list(moves)
+        old, new = (self._indices([move[side] for move in moves]) for side in (0, 1))
+        for layer in self._layers:
+            for part in (layer.keys, layer.values):
+                part[new] = part[old]
+
+
+def _is_dense(blocks: Sequence[Block]) -> bool:
+    """Return whether to read a range of the cache rather than to copy these blocks out of it."""
+    return blocks[-1].index - blocks[0].index < 1.5 * len(blocks)

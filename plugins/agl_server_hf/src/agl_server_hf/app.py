@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from functools import cache, partial
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
@@ -16,7 +17,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agl_server_hf import protocol
-from agl_server_hf.engine import Engine, Generation, Sampling, Token
+from agl_server_hf.engine import Engine
+from agl_server_hf.generation import Generation, Sampling, Token
+from agl_server_hf.mailbox import Job, Mailbox
 from agl_server_hf.protocol import (
     Body,
     ChatRequest,
@@ -42,7 +45,6 @@ _JSON: Final = "application/json"
 _OPENING_TOKENS: Final = 16
 """More tokens than the mark at the end of a prompt that begins reasoning, if each is a byte."""
 AnyRequest = ChatRequest | CompletionRequest
-_Job = tuple[list[Choice], list[Generation], "asyncio.Queue[tuple[Choice, Token | Exception]]"]
 T = TypeVar("T")
 
 
@@ -96,11 +98,14 @@ class _Endpoints:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
+        # Each token of each answer is named by its text: at most one entry per token there is.
+        self._text_of: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
         self._model = model
         self._max_length = max_length
         self._adapters = adapters
         self._reasoning = reasoning
         self._created = int(time.time())
+        self._mailbox = Mailbox(engine)
 
     async def health(self, _: Request) -> Response:
         return Response(b"{}", media_type=_JSON)
@@ -240,50 +245,58 @@ class _Endpoints:
             raise ClientDisconnect
         return Response(to_json(body), media_type=_JSON)
 
-    def _cancel(self, job: _Job) -> None:
+    def _cancel(self, job: Job) -> None:
         """Stop sampling; without an effect on sequences that have ended."""
-        for generation in job[1]:
+        for generation in job.generations:
             self._engine.cancel(generation)
 
-    def _prepare(self, request: AnyRequest, prompts: list[list[int]]) -> _Job:
+    def _prepare(self, request: AnyRequest, prompts: list[list[int]]) -> Job:
         """Return the sequences that a request asks for; nothing is sampled yet."""
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[tuple[Choice, Token | Exception]] = asyncio.Queue()
+        self._mailbox.open()
+        job = Job(streams=request.stream)
         adapter = None if request.model == self._model else request.model
-        choices: list[Choice] = []
-        generations: list[Generation] = []
         for prompt in prompts:
             for _ in range(request.n):
-                choice = Choice(len(choices), prompt)
-                sampling = self._sampling(request, prompt, choice.index)
+                sampling = self._sampling(request, prompt, len(job.choices))
                 stop = Detokenizer(self._tokenizer, request.stops)
+                choice = Choice(len(job.choices), prompt)
+                generation = Generation(
+                    prompt,
+                    sampling,
+                    partial(self._mailbox.put, job, choice),
+                    stop.is_stop if request.stops else None,
+                    adapter,
+                    stream=request.stream,
+                )
+                if not request.stream:
+                    choice.tokens = generation.tokens
+                job.choices.append(choice)
+                job.generations.append(generation)
+        return job
 
-                def emit(token: Token | Exception, choice: Choice = choice) -> None:
-                    loop.call_soon_threadsafe(arrived.put_nowait, (choice, token))
+    async def _tokens(self, job: Job) -> AsyncGenerator[tuple[Choice, Token]]:
+        """Sample and yield tokens until every choice has its last one.
 
-                is_stop = stop.is_stop if request.stops else None
-                generations.append(Generation(prompt, sampling, emit, is_stop, adapter))
-                choices.append(choice)
-        return choices, generations, arrived
-
-    async def _tokens(self, job: _Job) -> AsyncGenerator[tuple[Choice, Token]]:
-        """Sample and yield tokens until every choice has its last one."""
-        choices, generations, arrived = job
-        for generation in generations:
-            self._engine.submit(generation)
-        open_choices = len(choices)
+        Of an answer that is not streamed only the last token is yielded.
+        """
+        self._engine.submit(*job.generations)
+        open_choices = len(job.choices)
         while open_choices:
-            choice, token = await arrived.get()
-            if isinstance(token, Exception):
-                raise HTTPException(500, f"the model failed: {token}")
-            choice.tokens.append(token)
-            open_choices -= token.finish_reason is not None
-            yield choice, token
+            await job.arrived.wait()
+            job.arrived.clear()
+            while job.events:
+                choice, token = job.events.popleft()
+                if isinstance(token, Exception):
+                    raise HTTPException(500, f"the model failed: {token}")
+                if job.streams:
+                    choice.tokens.append(token)
+                open_choices -= token.finish_reason is not None
+                yield choice, token
 
-    async def _whole(self, request: AnyRequest, job: _Job) -> Body:
+    async def _whole(self, request: AnyRequest, job: Job) -> Body:
         async for _ in self._tokens(job):
             pass
-        choices = job[0]
+        choices = job.choices
         chat = isinstance(request, ChatRequest)
         kind = "chat.completion" if chat else "text_completion"
         prefix = "chatcmpl" if chat else "cmpl"
@@ -331,12 +344,11 @@ class _Endpoints:
     def _logprobs(self, request: AnyRequest, tokens: Sequence[Token], offset: int) -> Body | None:
         if not request.wants_logprobs:
             return None
-        decode = self._tokenizer.decode
         if isinstance(request, ChatRequest):
-            return protocol.chat_logprobs(tokens, decode)
-        return protocol.completion_logprobs(tokens, decode, offset)
+            return protocol.chat_logprobs(tokens, self._text_of)
+        return protocol.completion_logprobs(tokens, self._text_of, offset)
 
-    async def _stream(self, request: AnyRequest, job: _Job) -> AsyncGenerator[bytes]:
+    async def _stream(self, request: AnyRequest, job: Job) -> AsyncGenerator[bytes]:
         try:
             async for event in self._events(request, job):
                 yield event
@@ -345,9 +357,9 @@ class _Endpoints:
         finally:
             self._cancel(job)
 
-    async def _events(self, request: AnyRequest, job: _Job) -> AsyncGenerator[bytes]:
+    async def _events(self, request: AnyRequest, job: Job) -> AsyncGenerator[bytes]:
         """Yield the server-sent events of a streamed answer."""
-        choices = job[0]
+        choices = job.choices
         chat = isinstance(request, ChatRequest)
         kind = "chat.completion.chunk" if chat else "text_completion"
         response_id = protocol.new_id("chatcmpl" if chat else "cmpl")

@@ -47,7 +47,7 @@ class Cache:
 
     Args:
         layers: A key ``[1, heads, D]`` and a value ``[1, heads, E]`` of each layer.
-        tokens: Number of tokens that there is room for.
+        tokens: Number of tokens that the cache can hold.
 
     Raises:
         ValueError: There is no room for one block.
@@ -124,7 +124,7 @@ class Cache:
             table.named = number + 1
 
     def close(self, table: Table) -> None:
-        """Give the blocks back; those that are known stay as long as nobody needs the room."""
+        """Give the blocks back; known blocks stay until another sequence needs their room."""
         self._pool.release(table.blocks)
         table.blocks = []
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agl_server_hf.engine import Token
+from agl_server_hf.generation import Token
 from agl_server_hf.text import Answer
 
 __all__ = [
@@ -224,11 +224,11 @@ def usage(choices: Sequence[Choice]) -> Body:
     return {"prompt_tokens": sent, "completion_tokens": got, "total_tokens": sent + got}
 
 
-def chat_logprobs(tokens: Sequence[Token], decode: Any) -> Body:
+def chat_logprobs(tokens: Sequence[Token], text_of: Callable[[int], str]) -> Body:
     """Return the log-probabilities of some tokens of a chat answer."""
 
     def entry(token_id: int, logprob: float) -> Body:
-        text = decode([token_id])
+        text = text_of(token_id)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
     content = [
@@ -241,9 +241,11 @@ def chat_logprobs(tokens: Sequence[Token], decode: Any) -> Body:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Sequence[Token], decode: Any, offset: int = 0) -> Body:
+def completion_logprobs(
+    tokens: Sequence[Token], text_of: Callable[[int], str], offset: int = 0
+) -> Body:
     """Return the log-probabilities of some tokens of a text completion."""
-    texts = [decode([token.id]) for token in tokens]
+    texts = [text_of(token.id) for token in tokens]
     offsets: list[int] = []
     for text in texts:
         offsets.append(offset)
@@ -251,14 +253,14 @@ def completion_logprobs(tokens: Sequence[Token], decode: Any, offset: int = 0) -
     return {
         "tokens": texts,
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [_by_text(token, decode) for token in tokens],
+        "top_logprobs": [_by_text(token, text_of) for token in tokens],
         "text_offset": offsets,
     }
 
 
-def _by_text(token: Token, decode: Any) -> dict[str, float] | None:
+def _by_text(token: Token, text_of: Callable[[int], str]) -> dict[str, float] | None:
     """Return the likeliest tokens by text; where two share a text, the likelier one."""
-    return {decode([i]): logprob for i, logprob in reversed(token.top)} or None
+    return {text_of(i): logprob for i, logprob in reversed(token.top)} or None
 
 
 def tool_calls(answer: Answer, *, indexed: bool) -> list[Body]:

@@ -11,6 +11,9 @@ sequences of 512 tokens in all (``--length``); the models are random. ``first`` 
 first batch of that size.
 """
 
+# pyright: reportMissingImports=false
+# The models' modules are in folders of examples.
+
 from __future__ import annotations
 
 import argparse
@@ -107,7 +110,7 @@ def _engine(model: Any) -> Sampler:
     emitted: queue.Queue[Any] = queue.Queue()
     # Nobody streams here. An older engine knows no other way.
     names = {field.name for field in dataclasses.fields(Generation)}
-    whole = {"stream": False} if "stream" in names else {}
+    whole: dict[str, Any] = {"stream": False} if "stream" in names else {}
 
     def sample(prompts: list[list[int]], answer: int) -> int:
         sampling = Sampling(max_tokens=answer)

@@ -197,7 +197,7 @@ class Step:
             )
             return output.view(1, blocks, heads, -1).float().sum(1).to(query.dtype)
         weights = weights.index_select(0, self._places)
-        parts, first = [], 0
+        parts, first = list[Tensor](), 0
         for scan in self._scans:
             last = first + scan.count * scan.width
             parts.append(_product(scan, cache.values[scan.blocks], weights[first:last], own=True))

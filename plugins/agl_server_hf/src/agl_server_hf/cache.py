@@ -169,11 +169,12 @@ class Cache:
         for row, pairs in enumerate(pairs_of_row):
             for number, pair in enumerate(pairs):
                 places[pair] = row * widest + number
-        begins, end = [], 0
+        begins: list[int] = []
+        end = 0
         for pairs in pairs_of_row:
             begins.append(end)
             end += len(pairs)
-        padded = [[*pairs, *[0] * (widest - len(pairs))] for pairs in pairs_of_row]
+        padded = [[*pairs, *([0] * (widest - len(pairs)))] for pairs in pairs_of_row]
 
         spans = [(table, 1) for table in running] + list(chunks)
         at = [

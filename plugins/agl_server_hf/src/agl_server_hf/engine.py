@@ -414,7 +414,7 @@ class Engine:
             float32 ``[B + len(finished), V]``
         """
         assert self._last is not None
-        ends: list[int] = []
+        rows = list(range(len(tokens)))
         if chunks:
             end = len(tokens)
             prompt: list[int] = []
@@ -423,8 +423,7 @@ class Engine:
                 prompt += sequence.ids[done : done + count]
                 end += count
                 if done + count == len(sequence.ids):
-                    ends.append(end - 1)
-            rows = [*range(len(tokens)), *ends]
+                    rows.append(end - 1)
             tokens = torch.cat((tokens, self._tensor(prompt)))
         adapters = choose_adapters(
             self._model,

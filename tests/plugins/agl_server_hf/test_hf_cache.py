@@ -12,20 +12,31 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MambaConfig,
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    WhisperConfig,
+    WhisperForCausalLM,
 )
 
 from agl_core.errors import LLMServerError
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
+from agl_server_hf.padded import PaddedCache
 
 SECONDS = 240
 VOCABULARY = 50
@@ -43,6 +54,8 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": None,
 }
 GPT2 = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+WIDE: dict[str, Any] = {"initializer_range": 0.4}
+KINDS: dict[str, Any] = {"layer_types": ["chunked_attention", "full_attention"]}
 MODELS: dict[str, Callable[[], Any]] = {
     "grouped heads": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
     "window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=20)),
@@ -52,12 +65,39 @@ MODELS: dict[str, Callable[[], Any]] = {
     "learned positions": lambda: GPT2LMHeadModel(
         GPT2Config(**GPT2, initializer_range=0.4, bos_token_id=None, eos_token_id=None)
     ),
+    "all logits returned": lambda: WhisperForCausalLM(
+        WhisperConfig(
+            vocab_size=VOCABULARY,
+            d_model=32,
+            decoder_layers=2,
+            decoder_attention_heads=4,
+            max_target_positions=512,
+            init_std=0.4,
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ),
+}
+PADDED: dict[str, Callable[[], Any]] = {
+    "attention of its own": lambda: BloomForCausalLM(
+        BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4, **WIDE)
+    ),
+    "unknown kind of layer": lambda: Llama4ForCausalLM(
+        Llama4TextConfig(
+            **SHAPE, intermediate_size_mlp=48, head_dim=8, num_local_experts=2, **KINDS
+        )
+    ),
+    "sinks": lambda: GptOssForCausalLM(
+        GptOssConfig(**SHAPE, head_dim=8, num_local_experts=4, sliding_window=24)
+    ),
+    "two attentions per head": lambda: DiffLlamaForCausalLM(DiffLlamaConfig(**SHAPE)),
 }
 
 
 def make(name: str) -> Any:
     torch.manual_seed(0)
-    return MODELS[name]().eval()
+    return (MODELS | PADDED)[name]().eval()
 
 
 @contextmanager
@@ -104,7 +144,7 @@ def tensor_bytes() -> int:
     return sum(one.untyped_storage().nbytes() for one in tensors)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", [*MODELS, *PADDED])
 def test_logprobs_are_those_of_a_plain_forward_pass(name: str):
     """With shared beginnings, equal prompts, a second turn, and a cache that is too small."""
     chance = random.Random(1)
@@ -114,6 +154,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass(name: str):
         for i in range(12)
     ]
     with running(make(name), max_batch=6, cache_tokens=16 * 32) as engine:
+        assert isinstance(engine._cache, PaddedCache) == (name in PADDED)
         first = run(engine, [*prompts, common, common, common], max_tokens=50)
         second = run(engine, [[*one.prompt, *one.token_ids, 3] for one in first[:4]], max_tokens=9)
     assert worst(make(name), [*first, *second]) < 1e-4
@@ -194,7 +235,8 @@ def test_memory_is_constant_over_2000_steps():
                 for _ in range(16)
             ]
             run(engine, prompts, max_tokens=125)  # 250 steps in two halves
-            held.append(tensor_bytes())
+            # In the engine's thread, which has nothing in hand between its batches.
+            engine.change(lambda same: (held.append(tensor_bytes()), same)[1]).result(SECONDS)
         same = [(part.keys.data_ptr(), part.values.data_ptr()) for part in engine._cache._layers]
     assert same == places
     assert max(held[2:]) <= max(held[:2]) * 1.01

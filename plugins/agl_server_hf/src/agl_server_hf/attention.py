@@ -23,7 +23,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface
 
-__all__ = ["NAME", "Chunk", "Layer", "Probe", "Scan", "Step"]
+from agl_server_hf.weights import choose_adapters
+
+__all__ = ["NAME", "BlockStep", "Chunk", "Layer", "Probe", "Scan"]
 
 NAME: Final = "agl_blocks"
 """Name of the attention in Transformers' ``AttentionInterface``."""
@@ -70,7 +72,7 @@ class Chunk:
 
 
 class Probe:
-    """Takes the place of a :class:`Step` for one token alone: sees what each layer stores."""
+    """Takes the place of a :class:`BlockStep` for one token alone: sees what each layer stores."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -80,7 +82,7 @@ class Probe:
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1)
 
 
-class Step:
+class BlockStep:
     """What the attention of one forward pass reads and writes.
 
     Args:
@@ -124,6 +126,38 @@ class Step:
         self.positions = self.positions + 1
         self._offsets = self._offsets + 1
         self._masks.clear()
+
+    def run(
+        self, model: Any, tokens: Tensor, names: Sequence[str | None], rows: Sequence[int]
+    ) -> Tensor:
+        """Run the model, whose attention is :data:`NAME`.
+
+        Args:
+            model: The model.
+            tokens: Tokens of the running sequences, then those of the chunks, int64 ``[T]``.
+            names: Each token's adapter; None is the model itself.
+            rows: Tokens whose logits are wanted, in order.
+
+        Returns:
+            float32 ``[len(rows), V]``
+        """
+        adapters = choose_adapters(model, names)
+        # Rows of one token if each has its adapter, else one row: only that can leave out logits.
+        shape = (-1, 1) if adapters else (1, -1)
+        some = None
+        if len(rows) < len(tokens):
+            some = torch.tensor(rows, dtype=torch.long).to(tokens.device)
+        output = model(
+            input_ids=tokens.view(shape),
+            position_ids=self.positions.view(shape),
+            use_cache=False,
+            logits_to_keep=0 if some is None or adapters else some,
+            agl_step=self,
+            **adapters,
+        )
+        logits = output.logits.flatten(0, 1)
+        # Some models do not know `logits_to_keep`, and return all.
+        return (logits if len(logits) == len(rows) else logits[some]).float()
 
     def attend(
         self,
@@ -267,7 +301,7 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    agl_step: Step | Probe,
+    agl_step: BlockStep | Probe,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -276,7 +310,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attention in the form of Transformers' ``AttentionInterface``; heads are dimension 1."""
     if s_aux is not None:
-        raise NotImplementedError("attention sinks")
+        raise NotImplementedError("it has attention sinks")
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     rows, columns = query.shape[:2]
     output = agl_step.attend(

@@ -10,7 +10,8 @@ import torch
 
 from agl_core.errors import LLMServerError
 from agl_server_hf.attention import NAME, Probe
-from agl_server_hf.cache import BLOCK, Cache
+from agl_server_hf.cache import BLOCK, BlockCache, Cache, token_bytes
+from agl_server_hf.padded import PaddedCache
 from agl_server_hf.weights import base_model, choose_adapters
 
 __all__ = ["context_length", "fit_cache"]
@@ -19,6 +20,11 @@ logger = logging.getLogger(__name__)
 
 _SHARE: Final = 0.25
 """Largest share of the device's memory for a cache of no given size: a trainer may be beside it."""
+_SAMPLE: Final = 48
+"""Tokens to compare a model's logits with: enough to need a second block."""
+_TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Largest relative difference of logits. Rounding makes a tenth of it; a part of the attention that
+is left out makes more."""
 _LAYERS: Final = {"full_attention", "sliding_attention"}
 """Kinds of layers, in Transformers' ``layer_types``, whose attention is known here."""
 
@@ -33,6 +39,8 @@ def fit_cache(
 ) -> Cache:
     """Allocate a cache, and let the model's attention use it.
 
+    A model whose attention cannot read blocks runs with a padded cache, which is slower.
+
     Args:
         model: A causal language model; from now on it runs with a step of the cache only.
         max_batch: Largest number of sequences in the batch.
@@ -41,61 +49,119 @@ def fit_cache(
             sequences, in at most a quarter of the device's memory.
 
     Raises:
-        LLMServerError: The model's attention is of an unknown kind, or the memory does not suffice.
+        LLMServerError: The model stores something else than keys and values, or the memory does
+            not suffice.
     """
-    layers = _probe(model)
-    if tokens is None:
-        longest = max_length or context_length(model)
-        wanted = max_batch * -(-longest // BLOCK) * BLOCK
-        tokens = min(wanted, int(_SHARE * _memory(model.device)) // Cache.token_bytes(layers))
-    size = tokens * Cache.token_bytes(layers) / 2**30
+    base = base_model(model)
+    own = base.config._attn_implementation
     try:
-        cache = Cache(layers, tokens)
+        layers = _probe(model)
+    except _Unfit as why:
+        base.set_attn_implementation(own)
+        padded = _fit_padded(model, max_batch, max_length, tokens)
+        logger.warning(
+            "the key-value cache of %s is padded and copied for each token, which is slow: %s",
+            *(type(base).__name__, why),
+        )
+        return padded
+    tokens = tokens or _affordable(model, max_batch, max_length, token_bytes(layers.values()))
+    size = tokens * token_bytes(layers.values()) / 2**30
+    try:
+        blocks = BlockCache(layers, tokens)
     except (ValueError, RuntimeError) as error:
         raise LLMServerError(
             f"a key-value cache of {tokens} tokens ({size:.1f} GiB) cannot be allocated: {error}; "
             "set cache_tokens"
         ) from error
-    logger.info("the key-value cache holds %d tokens in %.2f GiB", cache.tokens, size)
-    return cache
+    logger.info("the key-value cache holds %d tokens in %.2f GiB", blocks.tokens, size)
+    return blocks
+
+
+def _fit_padded(
+    model: Any, max_batch: int, max_length: int | None, tokens: int | None
+) -> PaddedCache:
+    name = type(base_model(model)).__name__
+    try:
+        with torch.no_grad():
+            layers = PaddedCache.probe(model)
+    except Exception as error:  # models raise many types
+        raise LLMServerError(
+            f"this server cannot run {name}, which stores something else than keys and values "
+            f"({error}); use vLLM"
+        ) from error
+    if tokens is None:
+        # Two tokens were stored.
+        tokens = _affordable(model, max_batch, max_length, token_bytes(layers) // 2)
+    try:
+        return PaddedCache(tokens, model.device)
+    except ValueError as error:
+        raise LLMServerError(f"{error}; set cache_tokens") from error
+
+
+def _affordable(model: Any, max_batch: int, max_length: int | None, bytes_per_token: int) -> int:
+    """Return the number of tokens of a cache of no given size."""
+    longest = max_length or context_length(model)
+    wanted = max_batch * -(-longest // BLOCK) * BLOCK
+    return min(wanted, int(_SHARE * _memory(model.device)) // bytes_per_token)
+
+
+class _Unfit(Exception):
+    """Why a model cannot use a cache in blocks."""
 
 
 def _probe(model: Any) -> dict[int, Any]:
-    """Run one token; return what each layer stores of it.
+    """Let the attention read blocks; return what each layer stores of a token.
 
     Raises:
-        LLMServerError: See :func:`fit_cache`.
+        _Unfit: The model's attention is another one.
     """
     base = base_model(model)
-    name = type(base).__name__
-    config = base.config
-    kinds = set(getattr(config, "layer_types", None) or ())
-    unknown = sorted(kinds - _LAYERS)
-    shared = getattr(config, "num_kv_shared_layers", 0)
-    if unknown or shared or getattr(base, "_is_stateful", False):
-        what = ", ".join(unknown) or ("layers that share keys" if shared else "a state")
-        raise LLMServerError(f"this server cannot run {name}, which has {what}; use vLLM")
-    probe = Probe()
+    config = base.config.get_text_config()
+    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYERS)
+    if unknown:
+        raise _Unfit(f"it has layers of the kind {', '.join(unknown)}")
+    if getattr(config, "num_kv_shared_layers", 0):
+        raise _Unfit("its layers share keys")
+    ids = torch.arange(_SAMPLE, device=model.device)[None] % config.vocab_size
+    more = choose_adapters(model, [None])
     try:
-        base.set_attn_implementation(NAME)
         with torch.no_grad():
+            expected = model(input_ids=ids, use_cache=False, **more).logits[0]
+            base.set_attn_implementation(NAME)
+            probe = Probe()
             model(
-                input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device),
-                position_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device),
+                input_ids=ids[:, :1],
+                position_ids=torch.zeros_like(ids[:, :1]),
                 use_cache=False,
                 agl_step=probe,
-                **choose_adapters(model, [None]),
+                **more,
             )
+            if not probe.layers:
+                raise _Unfit("its attention cannot be replaced")
+            if sorted(probe.layers) != list(range(len(probe.layers))):
+                raise _Unfit("its layers are not numbered in order")
+            said = _sample_logits(model, BlockCache(probe.layers, 2 * _SAMPLE), ids[0])
+    except _Unfit:
+        raise
     except Exception as error:  # models raise many types
-        raise LLMServerError(
-            f"this server cannot run {name}, whose attention cannot be replaced ({error}); use vLLM"
-        ) from error
-    if sorted(probe.layers) != list(range(config.num_hidden_layers)):
-        raise LLMServerError(
-            f"this server cannot run {name}: {len(probe.layers)} of {config.num_hidden_layers} "
-            "layers have an attention that can be replaced; use vLLM"
-        )
+        raise _Unfit(f"its attention cannot be replaced ({error})") from error
+    # What a model's attention does with arguments that are unknown here shows in its logits.
+    wrong = float((said - expected.float()).norm() / expected.float().norm())
+    if not wrong < _TOLERANCE[expected.dtype]:
+        raise _Unfit(f"a cache in blocks changes its logits by {wrong:.1%}")
     return probe.layers
+
+
+def _sample_logits(model: Any, cache: BlockCache, ids: torch.Tensor) -> torch.Tensor:
+    """Run tokens with a cache, the first half at once; return the logits of all."""
+    half = len(ids) // 2
+    table = cache.open(ids.tolist(), None)
+    cache.grow(table, len(ids))
+    logits = [cache.step([], [(table, half)]).run(model, ids[:half], [None] * half, range(half))]
+    for number in range(half, len(ids)):
+        table.length = number
+        logits.append(cache.step([table], []).run(model, ids[number : number + 1], [None], [0]))
+    return torch.cat(logits)
 
 
 def _memory(device: torch.device) -> int:

@@ -1,19 +1,23 @@
-"""The key-value cache: allocated once, in blocks that sequences take, share and give back."""
+"""The key-value cache: allocated once, in blocks that sequences take, share and give back.
+
+:mod:`agl_server_hf.padded` has one for models whose attention cannot read blocks.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
-from agl_server_hf.attention import Chunk, Layer, Scan, Step
+from agl_server_hf.attention import BlockStep, Chunk, Layer, Scan
 from agl_server_hf.blocks import Block, BlockPool
 
-__all__ = ["BLOCK", "Cache", "Table"]
+__all__ = ["BLOCK", "BlockCache", "Cache", "Step", "Table", "token_bytes"]
 
 BLOCK: Final = 32
 """Tokens per block. Half of it is wasted per sequence; matrix products of half the size cost more
@@ -42,44 +46,53 @@ class Table:
     named: int = 0
 
 
-class Cache:
-    """Keys and values of all sequences. Not thread-safe.
+def token_bytes(layers: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Return the bytes of the keys and values of each layer."""
+    return sum(part.numel() * part.element_size() for pair in layers for part in pair)
+
+
+class Step(Protocol):
+    """A forward pass of sequences."""
+
+    def run(
+        self, model: Any, tokens: Tensor, names: Sequence[str | None], rows: Sequence[int]
+    ) -> Tensor:
+        """Run the model and store the keys and values.
+
+        Args:
+            model: The model.
+            tokens: Tokens of the running sequences, then those of the chunks, int64 ``[T]``.
+            names: Each token's adapter; None is the model itself.
+            rows: The running sequences' tokens and the last tokens of some chunks, in order.
+
+        Returns:
+            The logits of these rows, float32 ``[len(rows), V]``.
+        """
+        ...
+
+    def advance(self) -> None:
+        """Go on with the next token of the same running sequences, in the same blocks."""
+        ...
+
+
+class Cache(ABC):
+    """Keeps account of the blocks of all sequences. Not thread-safe.
 
     Args:
-        layers: A key ``[1, heads, D]`` and a value ``[1, heads, E]`` of each layer.
         tokens: Number of tokens that the cache can hold.
+        device: Where it is.
 
     Raises:
         ValueError: There is no room for one block.
     """
 
-    def __init__(self, layers: Mapping[int, tuple[Tensor, Tensor]], tokens: int) -> None:
+    def __init__(self, tokens: int, device: torch.device) -> None:
         count = tokens // BLOCK
         if not count:
             raise ValueError(f"the key-value cache needs room for {BLOCK} tokens, not {tokens}")
         self.tokens = count * BLOCK
+        self._device = device
         self._pool = BlockPool(count)
-        self._layers = [
-            Layer(
-                *(
-                    # Zeros: what is stored nowhere must not become a NaN that a weight of 0 keeps.
-                    part.new_zeros((count, part.shape[1], BLOCK, part.shape[2]))
-                    for part in layers[number]
-                )
-            )
-            for number in range(len(layers))
-        ]
-
-    @staticmethod
-    def token_bytes(layers: Mapping[int, tuple[Tensor, Tensor]]) -> int:
-        """Return the bytes that a token takes."""
-        return sum(part.numel() * part.element_size() for pair in layers.values() for part in pair)
-
-    @property
-    def device(self) -> torch.device:
-        return self._layers[0].keys.device
-
-    # -- the blocks of a sequence ----------------------------------------------------------------
 
     def open(self, ids: Sequence[int], adapter: str | None) -> Table:
         """Return a table with the known blocks of the tokens' beginning; the last token is open."""
@@ -113,7 +126,7 @@ class Cache:
             self._pool.share(block)
         if rest:
             copy.blocks.append(self._pool.take())
-            self._move([(table.blocks[full].index, copy.blocks[full].index)])
+            self._copy(table.blocks[full], copy.blocks[full])
         return copy
 
     def name(self, table: Table, ids: Sequence[int]) -> None:
@@ -132,15 +145,45 @@ class Cache:
         """Drop what is known: the model has changed."""
         self._pool.forget()
 
-    # -- a forward pass --------------------------------------------------------------------------
-
+    @abstractmethod
     def step(self, running: Sequence[Table], chunks: Sequence[tuple[Table, int]]) -> Step:
-        """Return the attention of a forward pass.
+        """Return the forward pass of some sequences.
 
         Args:
             running: Sequences that add one token each; there is room for it.
             chunks: Sequences that add so many tokens each; there is room for them.
         """
+
+    @abstractmethod
+    def _copy(self, old: Block, new: Block) -> None:
+        """Copy the content of a block."""
+
+
+class BlockCache(Cache):
+    """Keys and values in blocks, for models whose attention is that of :mod:`.attention`.
+
+    Args:
+        layers: A key ``[1, heads, D]`` and a value ``[1, heads, E]`` of each layer.
+        tokens: Number of tokens that the cache can hold.
+
+    Raises:
+        ValueError: There is no room for one block.
+    """
+
+    def __init__(self, layers: Mapping[int, tuple[Tensor, Tensor]], tokens: int) -> None:
+        super().__init__(tokens, layers[0][0].device)
+        self._layers = [
+            Layer(
+                *(
+                    # Zeros: what is stored nowhere must not become a NaN that a weight of 0 keeps.
+                    part.new_zeros((len(self._pool), part.shape[1], BLOCK, part.shape[2]))
+                    for part in layers[number]
+                )
+            )
+            for number in range(len(layers))
+        ]
+
+    def step(self, running: Sequence[Table], chunks: Sequence[tuple[Table, int]]) -> BlockStep:
         users: dict[Block, list[int]] = {}
         for row, table in enumerate(running):
             for block in table.blocks:
@@ -182,7 +225,7 @@ class Cache:
             for table, count in spans
             for position in range(table.length, table.length + count)
         ]
-        return Step(
+        return BlockStep(
             self._layers,
             blocks=self._indices([block for block, _ in at]),
             positions=self._indices([position for _, position in at]),
@@ -232,7 +275,10 @@ class Cache:
         ]
 
     def _indices(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long).to(self.device)
+        return torch.tensor(values, dtype=torch.long).to(self._device)
+
+    def _copy(self, old: Block, new: Block) -> None:
+        self._move([(old.index, new.index)])
 
     def _move(self, moves: Iterable[tuple[int, int]]) -> None:
         moves = list(moves)

@@ -22,12 +22,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from agl_server_hf.attention import Step
 from agl_server_hf.budget import fit_cache
-from agl_server_hf.cache import BLOCK, Table
+from agl_server_hf.cache import BLOCK, Step, Table
 from agl_server_hf.generation import Generation, Sampling, Token
 from agl_server_hf.sampling import Sampler
-from agl_server_hf.weights import choose_adapters
 
 __all__ = ["Engine", "Generation", "Sampling", "Token"]
 
@@ -245,7 +243,7 @@ class Engine:
             self._last = self._cache.step(tables, [(s.stored, count) for s, count in chunks])
         if tokens is None:
             tokens = self._tensor([sequence.ids[-1] for sequence in self._running])
-        self._logits = self._forward(tokens, chunks, finished)
+        self._logits = self._forward(tokens, chunks)
         for table in tables:
             table.length += 1
         for sequence, count in chunks:
@@ -401,17 +399,15 @@ class Engine:
         self,
         tokens: Tensor,
         chunks: Sequence[tuple[_Sequence, int]],
-        finished: Sequence[_Sequence],
     ) -> Tensor:
         """Run the model; return the next logits of running and of finished sequences.
 
         Args:
             tokens: Last token of each running sequence, int64 ``[B]``.
             chunks: Sequences and how many tokens of their prompts to run.
-            finished: Sequences of the chunks whose last token is among them.
 
         Returns:
-            float32 ``[B + len(finished), V]``
+            float32 ``[B + F, V]``, if ``F`` prompts are finished.
         """
         assert self._last is not None
         rows = list(range(len(tokens)))
@@ -425,24 +421,9 @@ class Engine:
                 if done + count == len(sequence.ids):
                     rows.append(end - 1)
             tokens = torch.cat((tokens, self._tensor(prompt)))
-        adapters = choose_adapters(
-            self._model,
-            [sequence.generation.adapter for sequence in self._running]
-            + [s.generation.adapter for s, count in chunks for _ in range(count)],
-        )
-        # Rows of one token if each has its adapter, else one row: only that can leave out logits.
-        shape = (-1, 1) if adapters else (1, -1)
-        keep: Any = self._tensor(rows) if chunks and not adapters else 0
-        output = self._model(
-            input_ids=tokens.view(shape),
-            position_ids=self._last.positions.view(shape),
-            use_cache=False,
-            logits_to_keep=keep,
-            agl_step=self._last,
-            **adapters,
-        )
-        logits = output.logits.flatten(0, 1)
-        return (logits[self._tensor(rows)] if chunks and adapters else logits).float()
+        names = [sequence.generation.adapter for sequence in self._running]
+        names += [s.generation.adapter for s, count in chunks for _ in range(count)]
+        return self._last.run(self._model, tokens, names, rows)
 
     def _tensor(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long).to(self._generator.device)

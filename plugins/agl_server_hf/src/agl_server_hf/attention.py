@@ -9,7 +9,8 @@ and values are written to their blocks in place. Decoding reads each block once,
 
 A block that several sequences share has several queries, so a shared prompt is read once (as in
 Juravsky et al., "Hydragen", 2024). Only scores are gathered, never keys: they are smaller by a
-head's size. A sequence is padded to whole blocks, and never to the length of another one.
+head's size. A sequence is padded to whole blocks, and never to the length of another one. The blocks
+of a head lie one after another, so that a sequence alone is read by PyTorch's own attention.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NAME: Final = "agl_blocks"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Keys ``[blocks, heads, size, D]`` and values ``[blocks, heads, size, E]`` of a layer."""
+    """Keys ``[heads, blocks, size, D]`` and values ``[heads, blocks, size, E]`` of a layer."""
 
     keys: Tensor
     values: Tensor
@@ -95,7 +96,8 @@ class BlockStep:
         places: Index of each scanned pair in ``pairs``, flattened, int64 ``[P]``; 0 for pairs of
             no sequence.
         bags: Pairs of each sequence one after another, and where each sequence begins.
-        in_order: Whether there is one sequence, whose blocks lie in order and need no index.
+        alone: Number of tokens before this one, if there is one sequence, whose blocks are in the
+            order of its tokens.
         chunks: Parts of prompts.
     """
 
@@ -109,7 +111,7 @@ class BlockStep:
         pairs: Tensor,
         places: Tensor,
         bags: tuple[Tensor, Tensor],
-        in_order: bool,
+        alone: int | None,
         chunks: Sequence[Chunk],
     ) -> None:
         self._layers = layers
@@ -118,13 +120,15 @@ class BlockStep:
         self._offsets = positions % self._size
         self._scans, self._pairs, self._places, self._bags = scans, pairs, places, bags
         self._chunks = chunks
-        self._in_order = in_order
+        self._alone = alone
         self._masks: dict[int | None, list[Tensor]] = {}
 
     def advance(self) -> None:
         """Go on with the next token of the same sequences, in the same blocks."""
         self.positions = self.positions + 1
         self._offsets = self._offsets + 1
+        if self._alone is not None:
+            self._alone += 1
         self._masks.clear()
 
     def run(
@@ -182,8 +186,10 @@ class BlockStep:
             softcap: Bound of the scores, by ``tanh``.
         """
         cache = self._layers[layer]
-        cache.keys[self._blocks, :, self._offsets] = key
-        cache.values[self._blocks, :, self._offsets] = value
+        cache.keys[:, self._blocks, self._offsets] = key.transpose(0, 1)
+        cache.values[:, self._blocks, self._offsets] = value.transpose(0, 1)
+        if self._alone is not None and not self._chunks and softcap is None:
+            return self._decode_alone(cache, query, self._alone + 1, scale, window)
         if window not in self._masks:
             self._masks[window] = self._make_masks(window)
         decoding, *chunks = self._masks[window]
@@ -212,29 +218,36 @@ class BlockStep:
             masks.append(_seen(chunk.positions[:, None, :, None], places, window))
         return masks
 
+    def _decode_alone(
+        self, cache: Layer, query: Tensor, length: int, scale: float, window: int | None
+    ) -> Tensor:
+        first = 0 if window is None else max(0, length - window)
+        where = self._scans[0].blocks
+        keys, values = (
+            part[:, where].flatten(1, 2)[None, :, first:length]
+            for part in (cache.keys, cache.values)
+        )
+        # The query heads of a key head are rows of one product.
+        query = query.view(1, keys.shape[1], -1, query.shape[2])
+        output = functional.scaled_dot_product_attention(query, keys, values, scale=scale)
+        return output.view(1, -1, values.shape[3])
+
     def _decode(self, cache: Layer, query: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
         running, heads, _ = query.shape
         blocks = self._pairs.shape[1]
         rows = query.reshape(running, -1)
-        parts = [_product(s, cache.keys[s.blocks].transpose(2, 3), rows) for s in self._scans]
+        parts = [_product(s, cache.keys[:, s.blocks].transpose(2, 3), rows) for s in self._scans]
         scores = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if not self._in_order:
-            scores = scores.index_select(0, self._pairs.view(-1))
+        scores = scores.index_select(0, self._pairs.view(-1))
         scores = scores.view(running, blocks, heads, -1).transpose(1, 2)
         weights = _softmax(scores.reshape(running, heads, -1), mask, softcap).to(query.dtype)
         weights = weights.view(running, heads, blocks, -1).transpose(1, 2)
-        weights = weights.reshape(running * blocks, -1)
-        if self._in_order:
-            values = cache.values[self._scans[0].blocks]
-            output = torch.bmm(
-                weights.view(blocks * values.shape[1], -1, self._size), values.flatten(0, 1)
-            )
-            return output.view(1, blocks, heads, -1).float().sum(1).to(query.dtype)
-        weights = weights.index_select(0, self._places)
+        weights = weights.reshape(running * blocks, -1).index_select(0, self._places)
         parts, first = list[Tensor](), 0
         for scan in self._scans:
             last = first + scan.count * scan.width
-            parts.append(_product(scan, cache.values[scan.blocks], weights[first:last], own=True))
+            values = cache.values[:, scan.blocks]
+            parts.append(_product(scan, values, weights[first:last], own=True))
             first = last
         pairs = (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
         output = functional.embedding_bag(self._bags[0], pairs, self._bags[1], mode="sum")
@@ -251,19 +264,23 @@ def _product(scan: Scan, right: Tensor, rows: Tensor, *, own: bool = False) -> T
 
     Args:
         scan: The blocks.
-        right: ``[n, key heads, X, Y]``.
+        right: ``[key heads, n, X, Y]``.
         rows: ``[B, heads * X]``, a row per sequence; with ``own`` ``[n * width, heads * X]``.
         own: Whether there is a row for each pair.
 
     Returns:
         ``[n * width, heads * Y]``
     """
-    count, heads, inner, outer = right.shape
+    heads, count, inner, outer = right.shape
     if not own:
         rows = rows.index_select(0, scan.owners)
-    left = rows.view(count, scan.width, heads, -1, inner).transpose(1, 2)
-    product = torch.bmm(left.reshape(count * heads, -1, inner), right.flatten(0, 1))
-    product = product.view(count, heads, scan.width, -1, outer).transpose(1, 2)
+    left = rows.view(count, scan.width, heads, -1, inner).permute(2, 0, 1, 3, 4)
+    left = left.reshape(heads, count, -1, inner)
+    product = left.new_empty((heads, count, left.shape[2], outer))
+    # The blocks that are not read lie between the heads: one product of all would copy the others.
+    for head in range(heads):
+        torch.bmm(left[head], right[head], out=product[head])
+    product = product.view(heads, count, scan.width, -1, outer).permute(1, 2, 0, 3, 4)
     return product.reshape(count * scan.width, -1)
 
 
@@ -279,7 +296,7 @@ def _prefill(
 ) -> Tensor:
     """Return the output ``[G, N, heads, E]`` for queries ``[G, N, heads, D]``."""
     keys, values = (
-        part[chunk.blocks].transpose(1, 2).flatten(2, 3) for part in (cache.keys, cache.values)
+        part[:, chunk.blocks].flatten(2, 3).transpose(0, 1) for part in (cache.keys, cache.values)
     )
     query = query.transpose(1, 2)
     groups = query.shape[1] // keys.shape[1]

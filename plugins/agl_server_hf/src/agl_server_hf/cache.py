@@ -176,7 +176,7 @@ class BlockCache(Cache):
             Layer(
                 *(
                     # Zeros: what is stored nowhere must not become a NaN that a weight of 0 keeps.
-                    part.new_zeros((len(self._pool), part.shape[1], BLOCK, part.shape[2]))
+                    part.new_zeros((part.shape[1], len(self._pool), BLOCK, part.shape[2]))
                     for part in layers[number]
                 )
             )
@@ -236,7 +236,7 @@ class BlockCache(Cache):
                 self._indices([pair for pairs in pairs_of_row for pair in pairs]),
                 self._indices(begins),
             ),
-            in_order=pairs_of_row == [list(range(first))],
+            alone=running[0].length if pairs_of_row == [list(range(first))] else None,
             chunks=self._chunks(len(running), chunks),
         )
 
@@ -285,7 +285,7 @@ class BlockCache(Cache):
         old, new = (self._indices([move[side] for move in moves]) for side in (0, 1))
         for layer in self._layers:
             for part in (layer.keys, layer.values):
-                part[new] = part[old]
+                part[:, new] = part[:, old]
 
 
 def _is_dense(blocks: Sequence[Block]) -> bool:

@@ -100,6 +100,9 @@ class _Endpoints:
         self._tokenizer = tokenizer
         # Each token of each answer is named by its text: at most one entry per token there is.
         self._text_of: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
+        self._entry_of: Callable[[int], Body] = cache(
+            lambda token: protocol.chat_entry(self._text_of(token))
+        )
         self._model = model
         self._max_length = max_length
         self._adapters = adapters
@@ -345,7 +348,7 @@ class _Endpoints:
         if not request.wants_logprobs:
             return None
         if isinstance(request, ChatRequest):
-            return protocol.chat_logprobs(tokens, self._text_of)
+            return protocol.chat_logprobs(tokens, self._entry_of)
         return protocol.completion_logprobs(tokens, self._text_of, offset)
 
     async def _stream(self, request: AnyRequest, job: Job) -> AsyncGenerator[bytes]:

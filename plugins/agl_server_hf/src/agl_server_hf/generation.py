@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Generation", "Sampling", "Token"]
 
@@ -34,8 +34,7 @@ class Sampling:
     top_logprobs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One sampled token.
 
     Attributes:

@@ -27,6 +27,7 @@ __all__ = [
     "CompletionRequest",
     "Request",
     "TokenizeRequest",
+    "chat_entry",
     "chat_logprobs",
     "completion_logprobs",
     "finish_reason",
@@ -224,17 +225,25 @@ def usage(choices: Sequence[Choice]) -> Body:
     return {"prompt_tokens": sent, "completion_tokens": got, "total_tokens": sent + got}
 
 
-def chat_logprobs(tokens: Sequence[Token], text_of: Callable[[int], str]) -> Body:
-    """Return the log-probabilities of some tokens of a chat answer."""
+def chat_entry(text: str) -> Body:
+    """Return what the log-probabilities of a chat answer say of each token with this text."""
+    return {"token": text, "bytes": list(text.encode())}
 
-    def entry(token_id: int, logprob: float) -> Body:
-        text = text_of(token_id)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
+def chat_logprobs(tokens: Sequence[Token], entry_of: Callable[[int], Body]) -> Body:
+    """Return the log-probabilities of some tokens of a chat answer.
+
+    Args:
+        tokens: The tokens.
+        entry_of: Returns the :func:`chat_entry` of a token's text.
+    """
     content = [
         {
-            **entry(token.id, token.logprob),
-            "top_logprobs": [entry(token_id, logprob) for token_id, logprob in token.top],
+            **entry_of(token.id),
+            "logprob": token.logprob,
+            "top_logprobs": [
+                {**entry_of(token_id), "logprob": logprob} for token_id, logprob in token.top
+            ],
         }
         for token in tokens
     ]

@@ -10,6 +10,7 @@ ends: the parent stopped it, or the parent is dead.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -54,6 +55,10 @@ def main() -> None:
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
     )
+    # A collection of garbage need not visit the model's modules and those of its libraries, which
+    # are more than a million objects, to free what answers leave behind.
+    gc.collect()
+    gc.freeze()
     engine.start()
     threading.Thread(
         target=_follow_orders, args=(engine, adapters, reply), name="orders", daemon=True

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import gc
 import json
 import os
 import statistics
@@ -74,9 +73,10 @@ class Instant:
                 running += self._waiting
                 self._waiting.clear()
             self.sizes.append(len(running))
-            running = [one for one in running if self._add(one)]
-            if self.after_step is not None:
+            going = [one for one in running if self._add(one)]
+            if self.after_step is not None and len(going) < len(running):
                 self.after_step()
+            running = going
 
     def _add(self, generation: Any) -> bool:
         """Add a token; return whether the sequence goes on."""
@@ -98,6 +98,7 @@ def serve(folder: str, real: bool) -> None:
     """Serve; write the port, then CPU seconds and the sizes of the last batches for each line."""
     import torch
     import uvicorn
+    from agl_server_hf import worker
     from agl_server_hf.app import build_app
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -121,7 +122,7 @@ def serve(folder: str, real: bool) -> None:
         engine.start()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     app = build_app(engine, tokenizer, model="policy", max_length=4096)
-    gc.freeze()  # as the server's own process does
+    getattr(worker, "freeze", int)()  # which an older server does not do
     listener = bind_socket("127.0.0.1", 0)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     print(listener.getsockname()[1], flush=True)

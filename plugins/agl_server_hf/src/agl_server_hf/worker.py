@@ -32,7 +32,7 @@ from agl_server_hf.engine import Engine
 from agl_server_hf.weights import choose_device, choose_dtype, load_model, with_weights
 from agl_serving import bind_socket
 
-__all__ = ["main"]
+__all__ = ["freeze", "main"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +55,7 @@ def main() -> None:
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
     )
-    # A collection of garbage need not visit the model's modules and those of its libraries, which
-    # are more than a million objects, to free what answers leave behind.
-    gc.collect()
-    gc.freeze()
+    freeze()
     engine.start()
     threading.Thread(
         target=_follow_orders, args=(engine, adapters, reply), name="orders", daemon=True
@@ -66,6 +63,16 @@ def main() -> None:
     # The socket is listening: connections made before uvicorn accepts wait in its backlog.
     reply({"ok": True, "port": listener.getsockname()[1]})
     asyncio.run(server.serve([listener]))
+
+
+def freeze() -> None:
+    """Leave what lives now out of later collections of garbage.
+
+    Else each of them visits the model and the modules of its libraries, more than a million
+    objects, to free what a few answers have left behind.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _take_stdout() -> Callable[[dict[str, Any]], None]:

@@ -93,6 +93,6 @@ def test_a_block_that_was_taken_again_is_not_found_by_what_came_after_it():
     pool.name(pool.take(), None, [3])  # in the place of the first block
     found = pool.find(None, [3])
     assert found is first
-    assert pool.find(found.serial, [2]) is None
+    assert pool.find(first.serial, [2]) is None
     with pytest.raises(IndexError, match="in use"):
         pool.take()

@@ -35,6 +35,7 @@ from transformers import (
 )
 
 from agl_core.errors import LLMServerError
+from agl_server_hf.cache import BlockCache
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
 from agl_server_hf.padded import PaddedCache
 
@@ -223,11 +224,17 @@ def test_an_answer_that_nobody_streams_is_emitted_once_and_each_step_reported_on
     assert steps == [*range(1, 30), 38]
 
 
+def places_of(engine: Engine) -> list[tuple[int, int]]:
+    """Return the addresses of the cache's tensors."""
+    assert isinstance(engine._cache, BlockCache)
+    return [(part.keys.data_ptr(), part.values.data_ptr()) for part in engine._cache._layers]
+
+
 def test_memory_is_constant_over_2000_steps():
     """Sequences of all lengths come and go; the cache stays where it is, and no tensor is left."""
     chance = random.Random(3)
     with running(make("grouped heads"), max_batch=8, cache_tokens=64 * 32) as engine:
-        places = [(part.keys.data_ptr(), part.values.data_ptr()) for part in engine._cache._layers]
+        places = places_of(engine)
         held: list[int] = []
         for _ in range(8):
             prompts = [
@@ -237,8 +244,7 @@ def test_memory_is_constant_over_2000_steps():
             run(engine, prompts, max_tokens=125)  # 250 steps in two halves
             # In the engine's thread, which has nothing in hand between its batches.
             engine.change(lambda same: (held.append(tensor_bytes()), same)[1]).result(SECONDS)
-        same = [(part.keys.data_ptr(), part.values.data_ptr()) for part in engine._cache._layers]
-    assert same == places
+        assert places_of(engine) == places
     assert max(held[2:]) <= max(held[:2]) * 1.01
 
 

@@ -47,7 +47,8 @@ class BlockPool:
 
     def __init__(self, count: int) -> None:
         self._blocks = [Block(index) for index in range(count)]
-        self._free = list(range(count))  # a heap: the used blocks stay close together
+        # A heap: the used blocks stay close together.
+        self._free: list[int] = list(range(count))
         self._kept: OrderedDict[Block, None] = OrderedDict()
         self._known: dict[Hashable, Block] = {}
         self._serials = itertools.count(1)

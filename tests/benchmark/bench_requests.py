@@ -7,8 +7,8 @@ counted::
     .envs/agl_algo_grpo/bin/python tests/benchmark/bench_requests.py
 
 ``AGL_BENCH_BESIDE`` names another checkout, which is measured in turn with this one. With
-``--engine`` the real engine samples from the model of ``examples/rl_digits``: the sizes of its first
-ten batches are those of a training step.
+``--engine`` the real engine samples from the model of ``examples/rl_digits``: the sizes of its
+first ten batches are those of a training step.
 """
 
 # pyright: reportMissingImports=false
@@ -69,7 +69,8 @@ class Instant:
         running: list[Any] = []
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: running or self._waiting)
+                while not running and not self._waiting:
+                    self._changed.wait()
                 running += self._waiting
                 self._waiting.clear()
             self.sizes.append(len(running))
@@ -98,10 +99,10 @@ def serve(folder: str, real: bool) -> None:
     """Serve; write the port, then CPU seconds and the sizes of the last batches for each line."""
     import torch
     import uvicorn
-    from agl_server_hf import worker
-    from agl_server_hf.app import build_app
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from agl_server_hf import worker
+    from agl_server_hf.app import build_app
     from agl_serving import bind_socket
 
     torch.set_num_threads(1)

@@ -9,8 +9,8 @@ and values are written to their blocks in place. Decoding reads each block once,
 
 A block that several sequences share has several queries, so a shared prompt is read once (as in
 Juravsky et al., "Hydragen", 2024). Only scores are gathered, never keys: they are smaller by a
-head's size. A sequence is padded to whole blocks, and never to the length of another one. The blocks
-of a head lie one after another, so that a sequence alone is read by PyTorch's own attention.
+head's size. A sequence is padded to whole blocks, and never to the length of another one. The
+blocks of a head lie one after another, so that PyTorch's own attention can read a sequence alone.
 """
 
 from __future__ import annotations

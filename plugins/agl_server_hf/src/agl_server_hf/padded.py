@@ -1,9 +1,9 @@
 """A key-value cache for models whose attention cannot read blocks: Transformers' own.
 
-Such models compute their attention outside of Transformers' ``AttentionInterface`` (GPT-J, Bloom),
-or store something besides keys and values of whole layers' own. The sequences of a batch are padded
-on the left to the longest one, and the whole cache is copied for each token. The tokens are still
-budgeted in blocks, but nothing is shared.
+Such models compute their attention outside of Transformers' ``AttentionInterface`` (Bloom, MPT), or
+have layers or arguments of it that the blocks do not know (Llama 4, GPT-OSS). The sequences of a
+batch are padded on the left to the longest one, and the whole cache is copied for each token. The
+tokens are still budgeted in blocks, but nothing is shared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Layers = list[tuple[Tensor, Tensor]]
 
 @dataclass(slots=True)
 class _Batch:
-    """What a batch of sequences has stored: their last columns, padded on the left."""
+    """Keys and values of the sequences of a batch; each has the last columns of its row."""
 
     layers: Layers
 

@@ -18,7 +18,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from agl_core._exports import HOMES, PLUGIN_HOMES
+from agl_core._exports import HOMES
 
 __version__ = "0.1.0"
 
@@ -28,16 +28,21 @@ __all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name in HOMES:
         value = getattr(import_module(HOMES[name]), name)
-    elif name in PLUGIN_HOMES:
-        value = _from_plugin(name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = _of_package(name)
     globals()[name] = value
     return value
 
 
-def _from_plugin(name: str) -> Any:
-    module, distribution = PLUGIN_HOMES[name]
+def _of_package(name: str) -> Any:
+    """Return a name that a package of an installed catalogue provides."""
+    from agl_core.plugins import get_registry
+
+    # Python asks modules for names like `__path__`, before anything can be discovered.
+    home = None if name.startswith("_") else get_registry().catalogue.home_of(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, distribution = home
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
@@ -45,7 +50,8 @@ def _from_plugin(name: str) -> Any:
             raise
         from agl_core.errors import MissingDependencyError
 
-        missing = MissingDependencyError(name, pip=distribution)
+        requirement = get_registry().catalogue.requirement(distribution)
+        missing = MissingDependencyError(name, pip=requirement)
         # `from agl_core import NAME` would replace the message of an AttributeError; hasattr() and
         # getattr() with a default know no other error. The import system asks by this function.
         if sys._getframe(2).f_code.co_name == "_handle_fromlist":  # pyright: ignore[reportPrivateUsage]

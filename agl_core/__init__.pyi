@@ -1,7 +1,5 @@
 """Names that :mod:`agl_core._exports` resolves at run time, for type checkers."""
 
-from typing import Any
-
 from agl_core.adapter import (
     Adapter,
     AdapterReport,
@@ -132,23 +130,7 @@ from agl_core.types import (
     register_resource_type,
 )
 
-ClientServerExecutionStrategy: Any
-DirectProxy: Any
-MultiprocessingEvent: Any
-LightningStoreClient: Any
-LightningStoreServer: Any
-LlmProxyTraceToTriplet: Any
-TraceToMessages: Any
-TracerTraceToTriplet: Any
-lightning_cli: Any
 __version__: str
-
-# From plugins: their own packages have them with their types.
-APO: Any
-VERL: Any
-AgentOpsTracer: Any
-WeaveTracer: Any
-MongoLightningStore: Any
 
 __all__ = [
     "LLM",

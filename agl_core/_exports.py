@@ -51,21 +51,3 @@ HOMES: Final[dict[str, str]] = {
     name: module for module, names in _BY_MODULE.items() for name in names.split()
 }
 """Module of each public name of the core."""
-
-PLUGIN_HOMES: Final[dict[str, tuple[str, str]]] = {
-    "LightningStoreClient": ("agl_store_http", "agl-store-http"),
-    "LightningStoreServer": ("agl_store_http", "agl-store-http"),
-    "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),
-    "MultiprocessingEvent": ("agl_exec_cs", "agl-exec-cs"),
-    "DirectProxy": ("agl_proxy_direct", "agl-proxy-direct"),
-    "LlmProxyTraceToTriplet": ("agl_adapters", "agl-adapters"),
-    "TraceToMessages": ("agl_adapters", "agl-adapters"),
-    "TracerTraceToTriplet": ("agl_adapters", "agl-adapters"),
-    "lightning_cli": ("agl_train", "agl-train"),
-    "APO": ("agl_algo_apo", "agl-algo-apo"),
-    "VERL": ("agl_algo_verl", "agl-algo-verl"),
-    "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),
-    "WeaveTracer": ("agl_tracer_weave", "agl-tracer-weave"),
-    "MongoLightningStore": ("agl_store_mongo", "agl-store-mongo"),
-}
-"""Module and distribution of each name that a plugin provides."""

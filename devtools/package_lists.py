@@ -55,7 +55,8 @@ def parts(listed: Sequence[Package]) -> str:
     for package in listed:
         star = r"\*" if package.name in bundled else ""
         link = f"[{_shown(package)}](plugins/{package.module}/README.md){star}{_remarks(package)}"
-        links.setdefault(package.kind or LIBRARIES, []).append(link)
+        kind = "" if package.kind == "catalogue" else package.kind
+        links.setdefault(kind or LIBRARIES, []).append(link)
     rows = [
         (PARTS.get(kind, kind), *(", ".join(found.get(kind, NONE)) for found in (in_core, links)))
         for kind in dict.fromkeys((*PARTS, *sorted(links.keys() - {LIBRARIES}), LIBRARIES))
@@ -66,7 +67,8 @@ def parts(listed: Sequence[Package]) -> str:
 
 def _shown(package: Package) -> str:
     """Return the names of the plugins that a package is for, or its own name."""
-    names = package.plugins_of(package.kind) if package.kind not in ("", "command") else []
+    named = package.kind not in ("", "command", "catalogue")
+    names = package.plugins_of(package.kind) if named else []
     return ", ".join(f"`{name}`" for name in names) or f"`{package.name}`"
 
 
@@ -99,7 +101,7 @@ def requirements(listed: Sequence[Package]) -> str:
 
 
 def known(listed: Sequence[Package]) -> str:
-    """The items of the core's table of plugins, which its messages name."""
+    """The items of the catalogue, which messages name."""
     return "".join(
         _item(package.name, " ".join(package.plugins)) for package in listed if package.plugins
     )
@@ -127,7 +129,7 @@ LISTS: Mapping[str, Callable[[Sequence[Package]], str]] = {
     "README.md": parts,
     "plugins/agl_bundle/README.md": bundled,
     "requirements.txt": requirements,
-    "agl_core/plugins/_known.py": known,
+    "plugins/agl_bundle/src/agl_bundle/catalogue.py": known,
 }
 """The files with a list, and what is in it."""
 

@@ -29,6 +29,7 @@ from agl_core.plugins import (
     import_named,
     known_names,
     package_of,
+    requirement_of,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def list_(as_json: bool, kind: str | None, with_known: bool) -> None:
 
 
 def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
-    """Return rows for the plugins that the project publishes and that are not installed."""
+    """Return rows for the plugins that the catalogues list and that are not installed."""
     installed = {record.key for record in registry.records}
     return [
         {
@@ -90,7 +91,7 @@ def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
             "name": name,
             "status": "not installed",
             "dist": package_of(of_kind, name),
-            "error": f"pip install {package_of(of_kind, name)}",
+            "error": f"pip install {requirement_of(of_kind, name)}",
         }
         for of_kind in registry.kinds
         for name in known_names(of_kind)

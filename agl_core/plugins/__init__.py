@@ -18,6 +18,7 @@ from agl_core.plugins._api import (
 )
 from agl_core.plugins._blueprint import Blueprint
 from agl_core.plugins._build import ComponentLike, build_component, contract_of, resolve_component
+from agl_core.plugins._catalogue import Catalogue, CatalogueSpec
 from agl_core.plugins._config import validate_config
 from agl_core.plugins._extensions import (
     AppSpec,
@@ -35,7 +36,6 @@ from agl_core.plugins._extensions import (
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
 from agl_core.plugins._kinds import COMPONENT_KINDS, KIND_SPECS, KINDS
-from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
     PluginRecord,
@@ -43,7 +43,15 @@ from agl_core.plugins._records import (
     canonical_name,
     split_name,
 )
-from agl_core.plugins._registry import Registry, get_registry, remedy, reset_registry
+from agl_core.plugins._registry import (
+    Registry,
+    get_registry,
+    known_names,
+    package_of,
+    remedy,
+    requirement_of,
+    reset_registry,
+)
 from agl_core.plugins._spec import (
     ENTRY_POINT_GROUP,
     ComponentSpec,
@@ -81,6 +89,8 @@ __all__ = [
     "AppSpec",
     "Blueprint",
     "CallRuleSpec",
+    "Catalogue",
+    "CatalogueSpec",
     "CheckSpec",
     "CommandSpec",
     "ComponentConfig",
@@ -125,6 +135,7 @@ __all__ = [
     "read_config_file",
     "remedy",
     "remove_listener",
+    "requirement_of",
     "reset_listeners",
     "reset_registry",
     "resolve_component",

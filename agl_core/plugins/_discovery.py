@@ -1,4 +1,4 @@
-"""Finds installed plugins by their entry points, without importing them.
+"""Finds installed plugins by their entry points, without importing them, but for catalogues.
 
 The distributions on ``sys.path`` are read one by one here, for two reasons. The lookup of
 :mod:`stevedore` drops data that a record needs (the distribution of an entry point, its version and
@@ -15,8 +15,8 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from itertools import groupby
 from typing import Final
 
+from agl_core.plugins._catalogue import Catalogue
 from agl_core.plugins._kinds import KINDS
-from agl_core.plugins._known import package_of
 from agl_core.plugins._records import (
     CORE_DISTRIBUTION,
     PluginRecord,
@@ -34,7 +34,7 @@ _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:[\[(<>=!~;@]|
 def discover(switches: Switches) -> tuple[PluginRecord, ...]:
     """Return a record of every entry point in the group, sorted by kind, name and distribution.
 
-    Never raises because of a broken distribution, and imports no plugin.
+    Never raises because of a broken distribution, and imports no plugin but catalogues.
     """
     found: dict[str, list[PluginRecord]] = {}
     for distribution in distributions():
@@ -47,7 +47,8 @@ def discover(switches: Switches) -> tuple[PluginRecord, ...]:
             found.setdefault(records[0].dist, records)
     judged = [_judge(record, switches) for records in found.values() for record in records]
     judged.sort(key=lambda record: (record.kind, record.name, record.dist))
-    settled = list(_settle_conflicts(judged))
+    catalogue = Catalogue(r for r in judged if r.kind == "catalogue" and r.status == "ok")
+    settled = list(_settle_conflicts(judged, catalogue))
     kinds = {record.name: record for record in settled if record.kind == "kind"}
     kinds.update((r.name, r) for r in settled if r.kind == "kind" and r.status == "ok")
     return tuple(_judge_kind(record, kinds) for record in settled)
@@ -177,13 +178,14 @@ def _is_other(requirement: str) -> bool:
     return other or _OF_EXTRA.search(requirement) is not None
 
 
-def _settle_conflicts(records: list[PluginRecord]) -> Iterator[PluginRecord]:
+def _settle_conflicts(records: list[PluginRecord], catalogue: Catalogue) -> Iterator[PluginRecord]:
     """Mark the records that provide the same name; ``records`` is sorted by kind and name."""
     for _, group in groupby(records, key=lambda record: (record.kind, record.name)):
         rivals = list(group)
         usable = [record for record in rivals if record.status == "ok"]
         builtin = any(record.builtin for record in rivals)
-        owner = CORE_DISTRIBUTION if builtin else package_of(rivals[0].kind, rivals[0].name)
+        listed = catalogue.package_of(rivals[0].kind, rivals[0].name)
+        owner = CORE_DISTRIBUTION if builtin else listed
         for record in rivals:
             if record.status != "ok":
                 yield record

@@ -150,6 +150,13 @@ KIND_SPECS: Final = {
             experimental=True,
         ),
         KindSpec(
+            "catalogue",
+            spec="agl_core.plugins:CatalogueSpec",
+            summary="a list of packages",
+            called="Called when plugins are discovered, at the start of each process.",
+            experimental=True,
+        ),
+        KindSpec(
             "kind",
             spec="agl_core.plugins:KindSpec",
             summary="a kind of plugins",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import shlex
 import threading
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -21,8 +22,8 @@ from agl_core.errors import (
     PluginIncompatibleError,
     PluginNotFoundError,
 )
+from agl_core.plugins._catalogue import Catalogue
 from agl_core.plugins._kinds import KIND_SPECS, KINDS
-from agl_core.plugins._known import known_names, package_of
 from agl_core.plugins._records import PluginRecord, PluginStatus, canonical_name
 from agl_core.plugins._spec import ComponentSpec, KindSpec, Spec
 from agl_core.plugins._suggest import did_you_mean
@@ -79,6 +80,11 @@ class Registry:
     def kinds(self) -> tuple[str, ...]:
         """The names of the core's kinds, and of those that usable plugins add."""
         return (*KINDS, *(record.name for record in self.usable("kind")))
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """What the installed catalogues list."""
+        return Catalogue(self.usable("catalogue"))
 
     def kind(self, name: str) -> KindSpec:
         """Return the description of a kind.
@@ -214,29 +220,50 @@ class Registry:
         return f"there is no kind {name!r}{guess} (kinds: {', '.join(self.kinds)})"
 
     def _not_found(self, kind: str, name: str, dist: str) -> str:
-        package = package_of(kind, name)
+        listed = self.catalogue
+        package = listed.package_of(kind, name)
         if dist and canonical_name(dist) != package:  # a distribution that this project may not own
             return f"no {kind} {name!r} of {dist} is installed; see `agl plugins list`"
         message = f"no {kind} {name!r} is installed"
         if package:
             upgrade = "--upgrade " * any(record.dist == package for record in self.records)
-            return f"{message}: pip install {upgrade}{package}"
+            return f"{message}: pip install {upgrade}{shlex.quote(listed.requirement(package))}"
         usable = self.usable(kind)
-        # This project's names come first: anyone may publish a package with a name like theirs.
-        own = {r.name for r in usable if r.builtin or package_of(kind, r.name) == r.dist}
-        listed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
-        for close in difflib.get_close_matches(name, own.union(known_names(kind)), n=1):
-            pip = "" if close in own else f" pip install {package_of(kind, close)}"
-            return f"{message}; did you mean {close!r}?{pip}{listed}"
+        # Listed names come first: anyone may publish a package with a name like theirs.
+        own = {r.name for r in usable if r.builtin or listed.package_of(kind, r.name) == r.dist}
+        installed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
+        for close in difflib.get_close_matches(name, own.union(listed.names_of(kind)), n=1):
+            package = listed.requirement(listed.package_of(kind, close))
+            pip = "" if close in own else f" pip install {shlex.quote(package)}"
+            return f"{message}; did you mean {close!r}?{pip}{installed}"
         if guess := did_you_mean(name, [record.name for record in usable]):
-            return f"{message}{guess}{listed}"
-        return f"{message}{listed or f', nor any other {kind}; see `agl plugins list --all`'}"
+            return f"{message}{guess}{installed}"
+        return f"{message}{installed or f', nor any other {kind}; see `agl plugins list --all`'}"
+
+
+def known_names(kind: str) -> tuple[str, ...]:
+    """Return the names of this kind that listed packages provide, installed or not."""
+    return get_registry().catalogue.names_of(kind)
+
+
+def package_of(kind: str, name: str) -> str:
+    """Return the listed distribution that provides a plugin, or an empty string."""
+    return get_registry().catalogue.package_of(kind, name)
+
+
+def requirement_of(kind: str, name: str) -> str:
+    """Return what to give ``pip install`` for a listed plugin, or an empty string."""
+    catalogue = get_registry().catalogue
+    return catalogue.requirement(catalogue.package_of(kind, name))
 
 
 def remedy(kind: str, name: str) -> str:
-    """Return what keeps a plugin of this project from use: its status, or that it is missing."""
+    """Return what keeps a plugin from use: its status, or that it is missing."""
     states = [record.status for record in get_registry().of_kind(kind) if record.name == name]
-    return f"{kind}.{name} is {states[0]}" if states else f"pip install {package_of(kind, name)}"
+    if states:
+        return f"{kind}.{name} is {states[0]}"
+    package = requirement_of(kind, name)
+    return f"pip install {shlex.quote(package)}" if package else f"no {kind} {name!r} is installed"
 
 
 _registry: Registry | None = None

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.genai import without_secrets
-from agl_core.plugins import get_registry
+from agl_core.plugins import get_registry, requirement_of
 from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
 from agl_core.store import Interceptor, InterceptorLike, as_interceptor
@@ -38,12 +38,17 @@ def default_strategy() -> DefaultStrategy:
     found = [record for record in get_registry().of_kind("execution") if record.name == "cs"]
     if any(record.status == "ok" for record in found):
         return DefaultStrategy("cs", "cs, runners as processes")
-    why = f"cs is {found[0].status}" if found else "pip install agl-exec-cs for processes"
+    why = f"cs is {found[0].status}" if found else _how_to_get("execution", "cs", "processes")
     return DefaultStrategy("shm", f"shm, runners as threads ({why})")
 
 
+def _how_to_get(kind: str, name: str, what: str) -> str:
+    requirement = requirement_of(kind, name)
+    return f"pip install {requirement} for {what}" if requirement else f"{name} is not installed"
+
+
 def default_adapter() -> str | None:
-    """Return ``triplet`` if agl-adapters is installed and usable; else the run has no adapter."""
+    """Return ``triplet`` if it is installed and usable; else the run has no adapter."""
     usable = any(record.name == "triplet" for record in get_registry().usable("adapter"))
     return "triplet" if usable else None
 

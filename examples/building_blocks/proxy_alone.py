@@ -11,15 +11,14 @@ import os
 from openai import AsyncOpenAI
 
 import agl_core as agl
+from agl_proxy_direct import DirectProxy
 from agl_testing.models import Reply, ScriptedModels
 
 
 async def call(model_url: str) -> None:
     store = agl.InMemoryLightningStore()
     model = {"model": f"hosted_vllm/{os.environ.get('MODEL', 'm')}", "api_base": model_url}
-    proxy = agl.DirectProxy(
-        store=store, model_list=[{"model_name": "policy", "litellm_params": model}]
-    )
+    proxy = DirectProxy(store=store, model_list=[{"model_name": "policy", "litellm_params": model}])
     await proxy.start()
     try:
         rollout = await store.start_rollout("What is 6 times 7?")

@@ -6,13 +6,14 @@ import asyncio
 import sys
 
 import agl_core as agl
+from agl_store_http import LightningStoreServer
 
 WORKER = """
 import asyncio, os, sys
-import agl_core as agl
+from agl_store_http import LightningStoreClient
 
 async def work():
-    client = agl.LightningStoreClient(sys.argv[1])
+    client = LightningStoreClient(sys.argv[1])
     while rollout := await client.dequeue_rollout(f"process-{os.getpid()}"):
         await client.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     await client.close()
@@ -22,7 +23,7 @@ asyncio.run(work())
 
 
 async def main() -> None:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)  # 0: any free port
+    server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)  # 0: any free port
     await server.start()
     try:
         # In this process the server is a store like any other: no request is made here.

@@ -10,6 +10,7 @@ import pytest
 from agl_core import __version__, errors
 from agl_core.cli import _group as group
 from agl_core.cli import main
+from agl_core.plugins import requirement_of
 
 
 def test_the_version(capsys):
@@ -58,7 +59,7 @@ def test_every_help_has_an_example(capsys):
         (["plugins", "list", "--kind", "shop"], "there is no kind 'shop' (kinds: store,"),
         (["plugins", "show"], "Missing argument 'NAME'"),
         (["plugins", "show", "nothing"], "no plugin 'nothing' is installed"),
-        (["plugins", "show", "verl"], "pip install agl-algo-verl"),
+        (["plugins", "show", "verl"], "no algorithm 'verl' is installed: pip install "),
         (["plugins", "doctor", "--timeout", "0"], "0.0 is not in the range"),
         (["plugins", "doctor", "--dist", "agl-nothing"], "agl-nothing provides no such plugin"),
     ],
@@ -159,9 +160,10 @@ def test_list_all_adds_what_could_be_installed(capsys):
     assert main(["plugins", "list", "--all", "--kind", "proxy", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["litellm"]["status"] == "not installed"
-    assert rows["litellm"]["error"] == "pip install agl-proxy-litellm"
+    assert rows["litellm"]["dist"] == "agl-proxy-litellm"
+    assert rows["litellm"]["error"] == f"pip install {requirement_of('proxy', 'litellm')}"
     assert main(["plugins", "list", "--all", "--kind", "proxy"]) == 0
-    assert "pip install agl-proxy-litellm" in capsys.readouterr().out
+    assert rows["litellm"]["error"] in capsys.readouterr().out
 
 
 def test_show_describes_the_options(capsys):

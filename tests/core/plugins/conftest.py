@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from agl_core.plugins import Registry, reset_registry
 from agl_core.plugins import _events as events
-from agl_core.plugins import reset_registry
 
 SPEC = """
 from agl_core.plugins import {cls}, hookimpl
@@ -24,6 +24,22 @@ from agl_core.plugins import {cls}, hookimpl
 @hookimpl
 def agl_{kind}():
     return {cls}({arguments})
+"""
+
+CATALOGUE = """
+from agl_core.plugins import CatalogueSpec, hookimpl
+
+@hookimpl
+def agl_catalogue():
+    packages = {
+        "acme-store": "store.acme command.acme",
+        "acme-disk": "store.disk",
+        "acme-tree": "store.tree",
+        "acme-steer": "algorithm.steer",
+        "acme-fast": "llm_server.fast",
+    }
+    names = {"AcmeStore": ("acme_store_of_a_test", "acme-store")}
+    return CatalogueSpec("acme", packages, names, api=1)
 """
 
 
@@ -143,3 +159,16 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
             del sys.modules[name]
     reset_registry()
     events.reset_listeners()
+
+
+@pytest.fixture
+def acme(here: Site) -> Iterator[Registry]:
+    """Yield a registry of the core and of a distribution with a catalogue."""
+    here.install(
+        "acme", entry_points={"catalogue.acme": "acme_list"}, modules={"acme_list.py": CATALOGUE}
+    )
+    records = Registry.discover().records
+    registry = Registry(r for r in records if r.builtin or r.dist == "acme")
+    reset_registry(registry)
+    yield registry
+    reset_registry()

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 import pytest
 from pydantic import Field
 
-from agl_core import lightning_cli
 from agl_core.errors import ConfigError
 from agl_core.plugins import ComponentConfig, build_component, configured_by
+from agl_train import lightning_cli
 
 
 class Client:

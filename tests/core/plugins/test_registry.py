@@ -25,23 +25,21 @@ def agl_store():
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        ("store", "sqlite", "no store 'sqlite' is installed: pip install agl-store-sqlite"),
-        ("algorithm", "verl", "no algorithm 'verl' is installed: pip install agl-algo-verl"),
-        ("llm_server", "vllm", "pip install agl-server-vllm"),
-        ("store", "sqlit", "did you mean 'sqlite'? pip install agl-store-sqlite"),
+        ("store", "disk", "no store 'disk' is installed: pip install acme-disk"),
+        ("algorithm", "steer", "no algorithm 'steer' is installed: pip install acme-steer"),
+        ("llm_server", "fast", "pip install acme-fast"),
+        ("store", "diks", "did you mean 'disk'? pip install acme-disk"),
         ("store", "memroy", "did you mean 'memory'? (installed: memory)"),
         ("store", "zzz", "no store 'zzz' is installed (installed: memory)"),
         ("llm_server", "zzz", "nor any other llm_server; see `agl plugins list --all`"),
         ("shop", "x", "there is no kind 'shop' (kinds: store,"),
         ("store", "agl-x:memory", "no store 'memory' of agl-x is installed; see"),
-        ("store", "Agl_Store_Mongo:mongo", "'mongo' is installed: pip install agl-store-mongo"),
+        ("store", "Acme_Tree:tree", "'tree' is installed: pip install acme-tree"),
     ],
 )
-@pytest.mark.usefixtures("here")
-def test_plugins_that_are_not_installed(kind, name, message, monkeypatch):
-    registry = Registry(r for r in Registry.discover().records if r.builtin)
+def test_plugins_that_are_not_installed(kind, name, message, acme):
     with pytest.raises(PluginNotFoundError) as caught:
-        registry.find(kind, name)
+        acme.find(kind, name)
     assert message in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
@@ -175,11 +173,12 @@ def test_every_builtin_loads():
             assert registry.load(record).name == record.name
 
 
+@pytest.mark.usefixtures("acme")
 def test_hints_do_not_say_to_install_what_is_installed(here, monkeypatch):
-    here.install("agl-store-sqlite", entry_points={"store.sqlite": "hooks"})
-    here.install("agl-store-mongo", entry_points={"store.older": "hooks"})
-    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "store.sqlite")
+    here.install("acme-disk", entry_points={"store.disk": "hooks"})
+    here.install("acme-tree", entry_points={"store.older": "hooks"})
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "store.disk")
     reset_registry()
-    assert remedy("store", "sqlite") == "store.sqlite is disabled"
-    with pytest.raises(PluginNotFoundError, match="pip install --upgrade agl-store-mongo"):
-        get_registry().find("store", "mongo")
+    assert remedy("store", "disk") == "store.disk is disabled"
+    with pytest.raises(PluginNotFoundError, match="pip install --upgrade acme-tree"):
+        get_registry().find("store", "tree")

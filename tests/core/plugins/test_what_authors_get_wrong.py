@@ -320,34 +320,34 @@ async def test_a_store_check_that_hangs_is_named_and_the_others_run(here, monkey
 # -- names ----------------------------------------------------------------------------------------
 
 
-def test_this_projects_names_are_proposed_before_those_of_others(here):
-    here.install("agl-store-sqlita", entry_points={"store.sqlita": "nowhere"})
-    here.install("acme-store", entry_points={"store.acme": "nowhere"})
+@pytest.mark.usefixtures("acme")
+def test_listed_names_are_proposed_before_those_of_others(here):
+    here.install("acme-diska", entry_points={"store.diska": "nowhere"})
+    here.install("other-store", entry_points={"store.other": "nowhere"})
     records = Registry.discover().records
-    dists = ("agl-core", "agl-store-sqlita", "acme-store")
+    dists = ("agl-core", "acme", "acme-diska", "other-store")
     registry = Registry([record for record in records if record.dist in dists])
     for name, guess in (
-        ("sqlitaa", "did you mean 'sqlite'? pip install agl-store-sqlite (installed: acme, mem"),
-        ("memry", "did you mean 'memory'? (installed: acme, memory, sqlita)"),
-        ("acmee", "did you mean 'acme'? (installed: acme, memory, sqlita)"),
+        ("diskaa", "did you mean 'disk'? pip install acme-disk (installed: diska, memory, other"),
+        ("memry", "did you mean 'memory'? (installed: diska, memory, other)"),
+        ("otherr", "did you mean 'other'? (installed: diska, memory, other)"),
     ):
         with pytest.raises(PluginNotFoundError) as caught:
             registry.find("store", name)
         assert guess in str(caught.value)
 
 
-def test_a_name_of_this_project_cannot_be_taken_by_another_package(here):
-    here.install("agl-store-mongodb", entry_points={"store.mongo": "nowhere"})
-    registry = get_registry()
-    taken = next(r for r in registry.of_kind("store") if r.dist == "agl-store-mongodb")
+@pytest.mark.usefixtures("acme")
+def test_a_listed_name_cannot_be_taken_by_another_package(here):
+    here.install("trees", entry_points={"store.tree": "nowhere"})
+    registry = Registry.discover()
+    taken = next(r for r in registry.of_kind("store") if r.dist == "trees")
     assert taken.status == "conflict"
-    assert taken.error == (
-        "the name belongs to agl-store-mongo; ask for 'agl-store-mongodb:mongo' to use this one"
-    )
+    assert taken.error == "the name belongs to acme-tree; ask for 'trees:tree' to use this one"
     alone = Registry([taken])
-    with pytest.raises(PluginConflictError, match="belongs to agl-store-mongo"):
-        alone.find("store", "mongo")
-    assert alone.find("store", "agl-store-mongodb:mongo") == taken
+    with pytest.raises(PluginConflictError, match="belongs to acme-tree"):
+        alone.find("store", "tree")
+    assert alone.find("store", "trees:tree") == taken
 
 
 # -- plugins that import slowly -------------------------------------------------------------------

@@ -52,12 +52,12 @@ def test_the_first_replayer_that_answers_does_the_work(agl_registry, monkeypatch
     assert call_replayer("read_suite", path=Path("x.b")) == [("c", Path("x.b"))]
 
 
-def test_without_a_replayer_the_error_names_the_package(agl_registry):
+def test_without_a_replayer_the_error_says_so(agl_registry):
     for call in (
         lambda: find_replayer("record_suite"),
         lambda: call_replayer("read_suite", path=Path("x")),
     ):
-        with pytest.raises(MissingDependencyError, match="pip install 'agl-replay'"):
+        with pytest.raises(MissingDependencyError, match="no plugin of the kind replayer"):
             call()
 
 
@@ -102,7 +102,7 @@ async def test_a_rollout_that_no_replayer_repeats_fails_with_the_reason(agl_regi
     config = RolloutConfig(replay=ReplayConfig(rollout_id="ro-1"))
     with (
         runner.run_context(agent=One(), store=store),
-        pytest.raises(MissingDependencyError, match="agl-replay"),
+        pytest.raises(MissingDependencyError, match="no plugin of the kind replayer"),
     ):
         await runner.step(1, resources={}, config=config)
     (rollout,) = (await store.query_rollouts()).items

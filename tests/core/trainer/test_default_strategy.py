@@ -13,7 +13,13 @@ from agl_core.agent import rollout
 from agl_core.algorithm import algo
 from agl_core.errors import ConfigError, PluginNotFoundError
 from agl_core.execution import SharedMemoryExecutionStrategy
-from agl_core.plugins import Registry, build_component, reset_registry
+from agl_core.plugins import (
+    Registry,
+    build_component,
+    get_registry,
+    requirement_of,
+    reset_registry,
+)
 from agl_core.trainer import Trainer
 from agl_train import read_train_file
 from tests.tables import check_each
@@ -44,6 +50,11 @@ def agent(task: Any, llm: Any) -> float:
 async def nothing() -> None: ...
 
 
+def requirement(package: str) -> str:
+    """Return how messages name a package here: by its folder in a source tree."""
+    return get_registry().catalogue.requirement(package)
+
+
 def fit_and_read_log(caplog: pytest.LogCaptureFixture, **options: Any) -> str:
     trainer = Trainer(algorithm=nothing, **options)
     with caplog.at_level(logging.INFO, logger="agl_core.trainer"):
@@ -66,8 +77,9 @@ def test_shm_is_the_default_elsewhere_and_the_log_says_what_to_install(
     trainer = Trainer(n_runners=2)
     assert isinstance(trainer.strategy, SharedMemoryExecutionStrategy)
     assert trainer.n_runners == 2
+    package = requirement_of("execution", "cs")
     assert fit_and_read_log(caplog) == (
-        "Execution strategy: shm, runners as threads (pip install agl-exec-cs for processes)"
+        f"Execution strategy: shm, runners as threads (pip install {package} for processes)"
     )
 
 
@@ -130,7 +142,8 @@ class TestMissingPackages:
 
     @pytest.fixture(autouse=True)
     def core_alone(self) -> Iterator[None]:
-        reset_registry(Registry(r for r in Registry.discover().records if r.builtin))
+        records = Registry.discover().records
+        reset_registry(Registry(r for r in records if r.builtin or r.kind == "catalogue"))
         yield
         reset_registry()
 
@@ -145,7 +158,7 @@ class TestMissingPackages:
                 with pytest.raises(PluginNotFoundError) as caught:
                     build_component(kind, spec, default="direct" if kind == "proxy" else None)
                 said = str(caught.value)
-            assert f"pip install {package}" in said
+            assert f"pip install {requirement(package)}" in said
             assert "\n" not in said.strip()
 
         check_each(check, MISSING)
@@ -154,7 +167,9 @@ class TestMissingPackages:
         @algo
         def search(train_dataset: Any, adapter: Any) -> None: ...
 
-        with pytest.raises(PluginNotFoundError, match=r"pip install agl-adapters$"):
+        with pytest.raises(
+            PluginNotFoundError, match=f"pip install {requirement('agl-adapters')}$"
+        ):
             Trainer(algorithm=search, strategy="shm").fit(agent, [1])
         Trainer(strategy="shm").dev(agent, [1])
 
@@ -165,5 +180,5 @@ class TestMissingPackages:
             ({"llm_proxy": {"port": 0}}, "agl-proxy-direct"),
         )
         for options, package in cases:
-            with pytest.raises(PluginNotFoundError, match=f"pip install {package}$"):
+            with pytest.raises(PluginNotFoundError, match=f"pip install {requirement(package)}$"):
                 Trainer(**options)

@@ -91,7 +91,8 @@ def test_names():
         (["store", "sqlite"], "agl-store-sqlite has it already"),
     ],
 )
-def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys):
+def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys, agl_registry):
+    agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
     assert main(["plugins", "new", *arguments, "--path", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -1,1 +1,1 @@
-"""Nothing but requirements: installing this distribution installs what most people want."""
+"""The catalogue of agl's packages; installing this distribution installs what most people want."""

@@ -1,14 +1,13 @@
-"""Lists the plugins of this project's packages, for messages that say what to install.
-
-Messages never suggest other packages: anyone could register an unused name. ``dev.py packages``
-writes the table from the ``pyproject.toml`` of every package, and lint compares them.
-"""
+"""The packages of this project: what messages tell users to install."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-PACKAGES: Final[dict[str, str]] = {
+from agl_core.plugins import CatalogueSpec, hookimpl
+
+PACKAGES: Final[Mapping[str, str]] = {
     # list of packages: written by python3 dev.py packages
     "agl-adapter-trajectory": "adapter.trajectory",
     "agl-adapters": "adapter.messages adapter.proxy-triplet adapter.triplet",
@@ -16,6 +15,7 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-algo-gepa": "algorithm.gepa",
     "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
+    "agl-bundle": "catalogue.agl",
     "agl-dashboard": "app.dashboard command.dashboard",
     "agl-doctor": "command.doctor",
     "agl-env-gymnasium": "environment.gymnasium",
@@ -52,17 +52,27 @@ PACKAGES: Final[dict[str, str]] = {
     "agl-train": "command.compare command.eval command.train",
     # end of the list
 }
-"""Entry points of each distribution."""
+"""Entry points of each distribution; ``python3 dev.py packages`` writes them."""
 
-_OWNERS: Final = {key: dist for dist, keys in PACKAGES.items() for key in keys.split()}
+NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "LightningStoreClient": ("agl_store_http", "agl-store-http"),
+    "LightningStoreServer": ("agl_store_http", "agl-store-http"),
+    "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),
+    "MultiprocessingEvent": ("agl_exec_cs", "agl-exec-cs"),
+    "DirectProxy": ("agl_proxy_direct", "agl-proxy-direct"),
+    "LlmProxyTraceToTriplet": ("agl_adapters", "agl-adapters"),
+    "TraceToMessages": ("agl_adapters", "agl-adapters"),
+    "TracerTraceToTriplet": ("agl_adapters", "agl-adapters"),
+    "lightning_cli": ("agl_train", "agl-train"),
+    "APO": ("agl_algo_apo", "agl-algo-apo"),
+    "VERL": ("agl_algo_verl", "agl-algo-verl"),
+    "AgentOpsTracer": ("agl_tracer_agentops", "agl-tracer-agentops"),
+    "WeaveTracer": ("agl_tracer_weave", "agl-tracer-weave"),
+    "MongoLightningStore": ("agl_store_mongo", "agl-store-mongo"),
+}
+"""Module and distribution of each name that ``agl_core`` gives if the package is installed."""
 
 
-def known_names(kind: str) -> tuple[str, ...]:
-    """Return the names of this kind that this project's packages provide."""
-    keys = (key.split(".") for key in _OWNERS)
-    return tuple(name for of_kind, name in keys if of_kind == kind)
-
-
-def package_of(kind: str, name: str) -> str:
-    """Return this project's distribution that provides a plugin, or an empty string."""
-    return _OWNERS.get(f"{kind}.{name}", "")
+@hookimpl
+def agl_catalogue() -> CatalogueSpec:
+    return CatalogueSpec("agl", PACKAGES, NAMES, summary="The packages of agl", api=1)

@@ -1,0 +1,81 @@
+"""Tests of catalogues: what messages say to install, and where that comes from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agl_core
+from agl_core.errors import MissingDependencyError, PluginNotFoundError
+from agl_core.plugins import Registry, get_registry, known_names, package_of, reset_registry
+
+
+def test_a_missing_plugin_is_named_with_its_package(acme: Registry):
+    assert package_of("store", "acme") == "acme-store"
+    assert known_names("command") == ("acme",)
+    with pytest.raises(PluginNotFoundError, match="no store 'acme' is installed: pip install acme"):
+        acme.find("store", "acme")
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_listed_name_is_an_attribute_of_the_core(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(MissingDependencyError, match="pip install 'acme-store'"):
+        exec("from agl_core import AcmeStore")
+    assert not hasattr(agl_core, "AcmeStore")
+    module = type(sys)("acme_store_of_a_test")
+    module.AcmeStore = "the class"  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "acme_store_of_a_test", module)
+    assert agl_core.AcmeStore == "the class"  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.delattr(agl_core, "AcmeStore")
+
+
+def test_without_a_catalogue_an_error_names_kind_and_name(here):
+    reset_registry(Registry(r for r in Registry.discover().records if r.builtin))
+    with pytest.raises(PluginNotFoundError) as caught:
+        get_registry().find("store", "sqlite")
+    assert str(caught.value).startswith("no store 'sqlite' is installed")
+    assert "pip install" not in str(caught.value)
+    with pytest.raises(AttributeError, match="no attribute 'DirectProxy'"):
+        _ = agl_core.DirectProxy  # pyright: ignore[reportAttributeAccessIssue]
+    reset_registry()
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import agl_no_such_module", "raise SystemExit", "def agl_catalogue(): return 3", ""],
+    ids=["import", "exit", "type", "empty"],
+)
+def test_a_broken_catalogue_lists_nothing_and_breaks_nothing(here, source: str):
+    here.install(
+        "acme", entry_points={"catalogue.acme": "acme_broken"}, modules={"acme_broken.py": source}
+    )
+    registry = Registry.discover()
+    assert registry.catalogue.package_of("store", "acme") == ""
+    sys.modules.pop("acme_broken", None)
+
+
+def test_from_a_source_tree_a_message_names_the_folder(
+    acme: Registry, here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tree = tmp_path / "a tree"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tree / "acme_store").mkdir(parents=True)
+    origin = {"url": (tree / "acme").as_uri(), "dir_info": {"editable": True}}
+    (here.path / "acme-1.0.dist-info/direct_url.json").write_text(json.dumps(origin))
+    assert acme.catalogue.requirement("acme-store") == str(tree / "acme_store")
+    monkeypatch.chdir(tmp_path)
+    assert acme.catalogue.requirement("acme-store") == "./a tree/acme_store"
+    assert acme.catalogue.requirement("acme-disk") == "acme-disk", "it is not in the tree"
+    with pytest.raises(PluginNotFoundError, match=r"installed: pip install './a tree/acme_store'$"):
+        acme.find("store", "acme")
+
+
+def test_reading_it_imports_nothing_heavy():
+    code = "import sys, agl_core.plugins as p; p.get_registry(); print('stevedore' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

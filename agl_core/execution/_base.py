@@ -52,10 +52,13 @@ class ExecutionStrategy(ABC):
     Attributes:
         n_runners: Number of runner bundles that run concurrently, at least 1.
         interrupted: Whether the last :meth:`execute` was ended by Ctrl+C.
+        in_process: Whether runners are threads or tasks of this process, with which they share the
+            interpreter lock.
     """
 
     n_runners: int = 1
     interrupted: bool = False
+    in_process: bool = False
 
     @abstractmethod
     def execute(

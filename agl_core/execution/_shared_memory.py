@@ -39,6 +39,8 @@ _HURRIED_JOIN = 1.0  # seconds to join threads after a second Ctrl+C cancelled t
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
     """Run everything in this process; options: :class:`SharedMemoryConfig`."""
 
+    in_process = True
+
     @configured_by(SharedMemoryConfig)
     def __init__(self, config: SharedMemoryConfig) -> None:
         self.n_runners = config.n_runners

@@ -26,7 +26,6 @@ from agl_algo_grpo.serving import Backend, build_server
 from agl_algo_grpo.training import TrainingRun, steps_of
 from agl_core.algorithm import Algorithm, Run
 from agl_core.errors import ConfigError, MissingDependencyError
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import configured_by
 from agl_core.proxy import LLMProxy
@@ -153,8 +152,8 @@ class GRPO(Algorithm):
             # With agents in this process, a proxy in a thread would share their interpreter lock:
             # 1.4 to 1.8 times the time of the OpenAI client alone becomes 1.3 to 1.5 times with 64
             # rollouts at a time (bench_rollouts.py). On Windows it can only be a thread.
-            shared = isinstance(self.context.strategy, SharedMemoryExecutionStrategy)
-            own = shared and os.name == "posix"
+            strategy = self.context.strategy
+            own = strategy is not None and strategy.in_process and os.name == "posix"
             return DirectProxy(store=self.get_store(), launch_mode="mp" if own else "thread")
         if not isinstance(proxy, LLMProxy):
             raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="proxy")

@@ -48,12 +48,7 @@ from agl_core.env import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from agl_core.execution import (
-    ExecutionEvent,
-    ExecutionStrategy,
-    SharedMemoryExecutionStrategy,
-    ThreadingEvent,
-)
+from agl_core.execution import ExecutionEvent, ExecutionStrategy, ThreadingEvent
 from agl_core.llm_server import LLMServer
 from agl_core.logs import (
     configure_logger,
@@ -183,7 +178,6 @@ __all__ = [
     "RolloutRawResult",
     "RolloutStatus",
     "Runner",
-    "SharedMemoryExecutionStrategy",
     "SortOptions",
     "Span",
     "SpanContext",

@@ -38,20 +38,6 @@ def agl_command() -> list[CommandSpec]:
 
 
 @hookimpl
-def agl_execution() -> list[ComponentSpec]:
-    return [
-        ComponentSpec(
-            kind="execution",
-            name="shm",
-            factory="agl_core.execution._shared_memory:SharedMemoryExecutionStrategy",
-            config="agl_core.execution._config:SharedMemoryConfig",
-            summary="Algorithm and runners as threads of one process",
-            api=1,
-        ),
-    ]
-
-
-@hookimpl
 def agl_store() -> list[ComponentSpec]:
     return [
         ComponentSpec(

@@ -82,9 +82,9 @@ COMPONENTS = {
         ["tests/plugins/agl_adapters/test_adapter_conformance.py"],
     ),
     "execution": Component(
-        [f"agl_core/execution/_{name}.py" for name in ("shared_memory", "supervise", "events")]
-        + [f"agl_core/execution/_{name}.py" for name in ("claims", "base")],
-        ["tests/core/execution/test_execution_conformance.py::TestSharedMemory"],
+        ["plugins/agl_exec_shm/src/agl_exec_shm/strategy.py"]
+        + [f"agl_core/execution/_{name}.py" for name in ("supervise", "events", "claims", "base")],
+        ["tests/plugins/agl_exec_shm/test_shm_conformance.py::TestSharedMemory"],
     ),
     "proxy": Component(
         [f"plugins/agl_proxy_direct/src/agl_proxy_direct/{name}.py" for name in (

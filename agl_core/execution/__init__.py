@@ -20,9 +20,7 @@ from agl_core.types import ExecutionEvent
 
 if TYPE_CHECKING:
     from agl_core.execution._claims import ClaimTracker
-    from agl_core.execution._config import SharedMemoryConfig
     from agl_core.execution._events import ThreadingEvent
-    from agl_core.execution._shared_memory import SharedMemoryExecutionStrategy
     from agl_core.execution._supervise import supervise
 
 __all__ = [
@@ -32,8 +30,6 @@ __all__ = [
     "ExecutionEvent",
     "ExecutionStrategy",
     "RunnerBundle",
-    "SharedMemoryConfig",
-    "SharedMemoryExecutionStrategy",
     "ThreadingEvent",
     "keep_watch",
     "supervise",
@@ -43,8 +39,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "ClaimTracker": "agl_core.execution._claims",
-        "SharedMemoryConfig": "agl_core.execution._config",
-        "SharedMemoryExecutionStrategy": "agl_core.execution._shared_memory",
         "ThreadingEvent": "agl_core.execution._events",
         "supervise": "agl_core.execution._supervise",
     },

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import agl_core as agl
+from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
 from agl_core.errors import ConfigError, UnknownOptionError
+from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_train import lightning_cli
 
 
 @agl.rollout
@@ -187,7 +190,7 @@ def test_an_unknown_option_is_a_type_error_and_a_config_error(make: Any, named: 
 
 def test_a_wrong_value_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="n_runners") as caught:
-        agl.SharedMemoryExecutionStrategy(n_runners="many")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        SharedMemoryExecutionStrategy(n_runners="many")  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert not isinstance(caught.value, UnknownOptionError)
 
 
@@ -197,7 +200,7 @@ def test_a_keyboard_interrupt_inside_execute_ends_the_run(main_thread: Any) -> N
     async def interrupted(*, store: Any, train_dataset: Any) -> None:
         raise KeyboardInterrupt
 
-    strategy = agl.SharedMemoryExecutionStrategy(main_thread=main_thread, graceful_delay=0.2)
+    strategy = SharedMemoryExecutionStrategy(main_thread=main_thread, graceful_delay=0.2)
     trainer = agl.Trainer(strategy=strategy, algorithm=interrupted)
     trainer.fit(agent, [1])
     assert trainer.interrupted
@@ -322,9 +325,9 @@ def call(**more: Any) -> agl.Span:
 
 def test_azure_writes_filter_results_beside_the_messages() -> None:
     span = call(**{"gen_ai.prompt.prompt_filter_results": "[]"})
-    (conversation,) = agl.TraceToMessages().adapt([span])
+    (conversation,) = TraceToMessages().adapt([span])
     assert [message["content"] for message in conversation["messages"]] == ["hi", "hello"]
-    (triplet,) = agl.TracerTraceToTriplet().adapt([span])
+    (triplet,) = TracerTraceToTriplet().adapt([span])
     assert triplet.prompt["raw_content"] == [{"role": "user", "content": "hi"}]
 
 
@@ -337,9 +340,9 @@ def test_image_parts_are_found_when_attributes_between_them_were_dropped() -> No
     }
     span = call(**parts)
     del span.attributes["gen_ai.prompt.0.content"]
-    (triplet,) = agl.TracerTraceToTriplet().adapt([span])
+    (triplet,) = TracerTraceToTriplet().adapt([span])
     assert triplet.prompt["image_urls"] == ["i.png"]
-    (conversation,) = agl.TraceToMessages().adapt([span])
+    (conversation,) = TraceToMessages().adapt([span])
     assert [part["type"] for part in conversation["messages"][0]["content"]] == [
         "text",
         "image_url",
@@ -347,7 +350,7 @@ def test_image_parts_are_found_when_attributes_between_them_were_dropped() -> No
 
 
 def test_the_parameters_of_an_adapter_are_attributes_and_may_be_set() -> None:
-    adapter = agl.TracerTraceToTriplet(agent_match="writer")
+    adapter = TracerTraceToTriplet(agent_match="writer")
     assert adapter.agent_match == "writer"
     assert adapter.llm_call_match is None  # every call that a dialect knows
     assert adapter.exclude_llm_call_in_reward is True
@@ -364,6 +367,6 @@ def test_lightning_cli_gives_none_for_optional_parameters_without_a_default() ->
         def __init__(self, name: str | None, sizes: list[int] | None, steps: int = 3) -> None:
             self.got = (name, sizes, steps)
 
-    assert agl.lightning_cli(Job, args=[]).got == (None, None, 3)
+    assert lightning_cli(Job, args=[]).got == (None, None, 3)
     words = ["--job.name", "a", "--job.sizes", "1", "2"]
-    assert agl.lightning_cli(Job, args=words).got == ("a", [1, 2], 3)
+    assert lightning_cli(Job, args=words).got == ("a", [1, 2], 3)

@@ -20,6 +20,7 @@ from framework_harness import load, weather_script
 from patch_snapshot import changes, snapshot
 
 import agl_core as agl
+from agl_adapters import TracerTraceToTriplet
 from agl_testing import ScriptedModels
 from agl_testing.network import loopback_only
 
@@ -52,7 +53,7 @@ def train(tracer: str, framework: str, url: str) -> int:
 
     async def calls() -> int:
         rollouts = await store.query_rollouts()
-        adapter = agl.TracerTraceToTriplet(llm_call_match=None)
+        adapter = TracerTraceToTriplet(llm_call_match=None)
         counts = [
             len(adapter.adapt(list(await store.query_spans(rollout.rollout_id))))
             for rollout in rollouts

@@ -147,7 +147,7 @@ def test_pydantic_is_not_imported_for_the_registry():
 
 
 _TYPED = """
-from agl_core.execution import SharedMemoryConfig, SharedMemoryExecutionStrategy as Strategy
+from agl_exec_shm import SharedMemoryConfig, SharedMemoryExecutionStrategy as Strategy
 
 Strategy(4, main_thread="algorithm", join_timeout=1)
 Strategy(SharedMemoryConfig(n_runners=4))

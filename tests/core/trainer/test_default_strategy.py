@@ -12,7 +12,6 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.algorithm import algo
 from agl_core.errors import ConfigError, PluginNotFoundError
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.plugins import (
     Registry,
     build_component,
@@ -21,6 +20,7 @@ from agl_core.plugins import (
     reset_registry,
 )
 from agl_core.trainer import Trainer
+from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_train import read_train_file
 from tests.tables import check_each
 
@@ -143,7 +143,8 @@ class TestMissingPackages:
     @pytest.fixture(autouse=True)
     def core_alone(self) -> Iterator[None]:
         records = Registry.discover().records
-        reset_registry(Registry(r for r in records if r.builtin or r.kind == "catalogue"))
+        needed = ("catalogue.agl", "execution.shm")
+        reset_registry(Registry(r for r in records if r.builtin or r.key in needed))
         yield
         reset_registry()
 

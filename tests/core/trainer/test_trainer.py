@@ -25,13 +25,13 @@ from agl_core.errors import (
     PluginNotFoundError,
     RunFailedError,
 )
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.tracer import DummyTracer, OtelTracer
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, ProxyLLM
+from agl_exec_shm import SharedMemoryExecutionStrategy
 
 
 @rollout

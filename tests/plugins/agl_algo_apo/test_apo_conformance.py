@@ -48,7 +48,7 @@ class TestByName:
         assert built.config.branch_factor == 4
 
     def test_it_is_exported_by_agl_core(self):
-        assert agl.APO is APO
+        assert agl.APO is APO  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_an_unknown_option_is_named(self):
         with pytest.raises(ConfigError, match="beam_with"):

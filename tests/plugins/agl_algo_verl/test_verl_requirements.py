@@ -98,7 +98,7 @@ class TestByName:
         assert built.options.on_failed == "retry"
 
     def test_it_is_exported_by_agl_core(self):
-        assert agl.VERL is VERL
+        assert agl.VERL is VERL  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_an_unknown_option_is_named(self):
         with pytest.raises(ConfigError, match="agregation"):

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 import pytest
 
 import agl_core as agl
+from agl_adapters import TracerTraceToTriplet
 from agl_core.errors import ConfigError
 from agl_core.types import LLM, Triplet
 from agl_legacy import (
@@ -292,7 +293,7 @@ class Both(agl.LitAgent[Any]):
 def run(agent: agl.LitAgent[Any], *tasks: Task) -> list[RolloutLegacy]:
     loader = DevTaskLoader(list(tasks), resources={"llm": LLM(endpoint="http://x", model="m")})
     tracer = agl.OtelTracer()
-    adapter = agl.TracerTraceToTriplet()
+    adapter = TracerTraceToTriplet()
     runner = LegacyAgentRunner(agent, loader, tracer, adapter, 0, max_tasks=len(tasks))
     with tracer.lifespan():
         assert runner.iter() == len(tasks)

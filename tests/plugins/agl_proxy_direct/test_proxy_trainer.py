@@ -7,6 +7,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 import agl_core as agl
+from agl_adapters import LlmProxyTraceToTriplet
 from agl_proxy_direct import DirectProxy
 from agl_testing.models import Reply, ScriptedModels, tokenize
 
@@ -37,7 +38,7 @@ class Collect(agl.Algorithm):
         assert [rollout.status for rollout in done] == ["succeeded"] * len(rollouts)
         for rollout in done:
             spans = (await store.query_spans(rollout.rollout_id)).items  # without a flush before
-            (triplet,) = agl.LlmProxyTraceToTriplet().adapt(spans)
+            (triplet,) = LlmProxyTraceToTriplet().adapt(spans)
             self.found[rollout.input["say"]] = (triplet.response["token_ids"], triplet.reward)
 
 

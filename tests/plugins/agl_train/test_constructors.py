@@ -96,5 +96,5 @@ def test_a_required_parameter_that_no_word_converts_to():
 
 def test_a_trainer():
     words = ["--trainer.n-runners", "2", "--trainer.port", "none"]
-    trainer = agl.lightning_cli(agl.Trainer, args=words)
+    trainer = lightning_cli(agl.Trainer, args=words)
     assert trainer.n_runners == 2

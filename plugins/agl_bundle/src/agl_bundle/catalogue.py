@@ -24,6 +24,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-exec-cs": "execution.cs command.runner command.algorithm",
     "agl-exec-k8s": "execution.k8s",
     "agl-exec-ray": "execution.ray",
+    "agl-exec-shm": "execution.shm",
     "agl-export": "command.export",
     "agl-judge": "command.rescore",
     "agl-metrics-console": "metrics.console metrics.multi",
@@ -55,6 +56,7 @@ PACKAGES: Final[Mapping[str, str]] = {
 """Entry points of each distribution; ``python3 dev.py packages`` writes them."""
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
     "LightningStoreClient": ("agl_store_http", "agl-store-http"),
     "LightningStoreServer": ("agl_store_http", "agl-store-http"),
     "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),

@@ -1,4 +1,4 @@
-"""A registry of the core's components and those that a test adds, without discovery.
+"""A registry of the usual components and those that a test adds, without discovery.
 
 ::
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import distribution
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 
 from agl_core.plugins import (
     CORE_DISTRIBUTION,
+    ENTRY_POINT_GROUP,
     PluginRecord,
     Registry,
     add_listener,
@@ -28,15 +29,18 @@ from agl_core.plugins import (
 
 __all__ = ["Plugins", "agl_registry"]
 
+USUAL: Final = (CORE_DISTRIBUTION, "agl-exec-shm")
+"""Distributions whose plugins a run needs, or takes by default."""
+
 
 class Plugins:
-    """The plugins that count as installed during a test: at first only those of the core."""
+    """The plugins that count as installed during a test: at first only the usual ones."""
 
     def __init__(self) -> None:
-        core = distribution(CORE_DISTRIBUTION)
         self.records = [
-            self._record(entry.name, entry.value, CORE_DISTRIBUTION, core.version, builtin=True)
-            for entry in core.entry_points.select(group="agl")
+            self._record(entry.name, entry.value, dist.name, dist.version)
+            for dist in map(distribution, USUAL)
+            for entry in dist.entry_points.select(group=ENTRY_POINT_GROUP)
         ]
         reset_registry(Registry(self.records))
 
@@ -51,7 +55,7 @@ class Plugins:
         Raises:
             ValueError: The entry point's name is malformed.
         """
-        record = self._record(name, module, dist, "0", builtin=False)
+        record = self._record(name, module, dist, "0")
         if record.kind not in (kinds := get_registry().kinds):
             raise ValueError(f"entry point {name!r} names no kind (kinds: {', '.join(kinds)})")
         self.records.append(record)
@@ -60,10 +64,11 @@ class Plugins:
         return record
 
     @staticmethod
-    def _record(name: str, module: str, dist: str, version: str, *, builtin: bool) -> PluginRecord:
+    def _record(name: str, module: str, dist: str, version: str) -> PluginRecord:
         kind, bare, problem = split_name(name)
         if problem:
             raise ValueError(problem)
+        builtin = dist == CORE_DISTRIBUTION
         return PluginRecord(kind, bare, dist, version, "ok", "", module, builtin=builtin)
 
     @staticmethod

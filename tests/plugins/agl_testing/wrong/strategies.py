@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_core.store import InMemoryLightningStore
+from agl_exec_shm import SharedMemoryExecutionStrategy
 
 
 class Base(SharedMemoryExecutionStrategy):

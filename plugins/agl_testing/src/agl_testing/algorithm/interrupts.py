@@ -15,13 +15,13 @@ from agl_core.execution import (
     ExecutionEvent,
     ExecutionStrategy,
     RunnerBundle,
-    SharedMemoryExecutionStrategy,
     ThreadingEvent,
 )
 from agl_core.runner import Hook
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import FINISHED_STATUSES
+from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_testing.algorithm.base import N_RUNNERS, AlgorithmTests, statuses_of
 from agl_testing.suite import requires
 

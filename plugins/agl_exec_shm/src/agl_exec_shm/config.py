@@ -1,4 +1,4 @@
-"""Options of the built-in strategies."""
+"""Options of the strategy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agl_core.plugins import ComponentConfig
 
 
 class SharedMemoryConfig(ComponentConfig):
-    """Options of :class:`~agl_core.execution.SharedMemoryExecutionStrategy`."""
+    """Options of :class:`~agl_exec_shm.SharedMemoryExecutionStrategy`."""
 
     injects: ClassVar[frozenset[str]] = frozenset({"n_runners"})
 

@@ -24,12 +24,12 @@ from agl_core.execution._base import (
     keep_watch,
 )
 from agl_core.execution._claims import ClaimTracker
-from agl_core.execution._config import SharedMemoryConfig
 from agl_core.execution._ctrl_c import CtrlC
 from agl_core.execution._events import ThreadingEvent
 from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
 from agl_core.store import InterceptedStore, LightningStore, LightningStoreThreaded
+from agl_exec_shm.config import SharedMemoryConfig
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from agl_core.execution import ExecutionEvent, SharedMemoryExecutionStrategy, _shared_memory
+from agl_core.execution import ExecutionEvent
 from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_exec_shm import strategy as shm
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
@@ -56,7 +58,7 @@ class Presses(logging.Handler):
 
 @pytest.fixture
 def log():
-    logger = logging.getLogger(_shared_memory.__name__)
+    logger = logging.getLogger(shm.__name__)
     added: list[logging.Handler] = []
 
     def add(handler: logging.Handler) -> None:
@@ -154,7 +156,7 @@ def _pressed_at(line: int) -> bool:
         return trace_lines
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
-        return trace_lines if frame.f_code.co_filename == _shared_memory.__file__ else None
+        return trace_lines if frame.f_code.co_filename == shm.__file__ else None
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
         nonlocal armed

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_exec_cs import ClientServerExecutionStrategy
+from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_testing.execution import ExecutionSuite
 
 

@@ -12,10 +12,11 @@ import anyio
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.execution import ExecutionEvent, SharedMemoryExecutionStrategy
+from agl_core.execution import ExecutionEvent
 from agl_core.execution._supervise import BundleThread
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.types import AttemptedRollout
+from agl_exec_shm import SharedMemoryExecutionStrategy
 
 Algorithm = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
 

@@ -33,6 +33,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from agl_core.status import INFRASTRUCTURE, infrastructure_failures, is_on
 from agl_core.types._copying import construct, evolve
 from agl_core.types._rollout import (
     FINISHED_STATUSES,
@@ -50,15 +51,10 @@ from agl_core.types._rollout import (
 
 __all__ = [
     "ENDED_STATUSES",
-    "INFRASTRUCTURE",
-    "INFRASTRUCTURE_FAILURES",
-    "RUNNING_ATTEMPTS",
     "Change",
     "QueueAction",
     "begin_attempt",
     "ended_at",
-    "infrastructure_failures",
-    "is_abandoned",
     "is_watched",
     "new_rollout",
     "nothing_to_claim",
@@ -69,25 +65,13 @@ __all__ = [
     "update_attempt",
     "update_rollout",
     "verdict",
-    "was_interrupted",
     "worker_heartbeat",
-    "worker_status",
 ]
 
 QueueAction = Literal["append", "remove"]
 
 ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsive"})
 """Attempt statuses that set an end time; a span revives an attempt only from ``unresponsive``."""
-
-RUNNING_ATTEMPTS: Final = "running_attempts"
-"""Key of ``heartbeat_stats``: ids of the attempts of a runner that runs several at a time."""
-INFRASTRUCTURE: Final = "infrastructure"
-"""Key of an attempt's metadata: what failed it that is not the agent, such as ``proxy``."""
-INFRASTRUCTURE_FAILURES: Final = "infrastructure_failures"
-"""Key of an attempt's metadata: how many of the rollout's attempts, up to this one, failed so."""
-_CLAIM_SECONDS: Final = 2.0
-_SILENT_SECONDS: Final = 60.0
-"""An idle runner asks for work every few seconds."""
 
 
 class Change(NamedTuple):
@@ -260,7 +244,7 @@ def update_attempt(
     moved = None
     if attempt.worker_id and (status is not None or "worker_id" in changes):
         named = "worker_id" in changes and (worker is None or _is_free(worker))
-        if (worker is not None and _is_on(worker, attempt)) or (
+        if (worker is not None and is_on(worker, attempt)) or (
             named and rollout.status != "cancelled"
         ):
             moved = _follow(worker or Worker(worker_id=attempt.worker_id), attempt, status, now)
@@ -286,7 +270,7 @@ def return_claim(
         return Change()
     given_up = evolve(attempt, {"status": "unresponsive", "end_time": now})
     changed, queue = _with_status(rollout, "requeuing", now)
-    freed = _released(worker, "idle", now) if worker and _is_on(worker, attempt) else None
+    freed = _released(worker, "idle", now) if worker and is_on(worker, attempt) else None
     return Change(changed, given_up, freed, queue)
 
 
@@ -310,12 +294,6 @@ def rollout_status_after(attempt: Attempt, config: RolloutConfig) -> RolloutStat
         return "requeuing" if repeats else "failed"
     retry = status in config.retry_condition and attempt.sequence_id - lost < config.max_attempts
     return "requeuing" if retry else "failed"
-
-
-def infrastructure_failures(attempt: Attempt) -> int:
-    """Return how many of a rollout's attempts, up to this one, the infrastructure failed."""
-    said: Any = (attempt.metadata or {}).get(INFRASTRUCTURE_FAILURES)
-    return min(max(said, 0), attempt.sequence_id) if type(said) is int else 0
 
 
 # -- what happens to a rollout -------------------------------------------------------------------
@@ -347,7 +325,7 @@ def update_rollout(
         return Change(changed)
     changed, queue = _with_status(changed, status, now)
     released = None
-    if status == "cancelled" and worker and attempt and _is_on(worker, attempt):
+    if status == "cancelled" and worker and attempt and is_on(worker, attempt):
         released = _released(worker, "unknown", now)
     return Change(changed, worker=released, queue=queue)
 
@@ -360,43 +338,6 @@ def worker_heartbeat(
 ) -> Worker:
     """Return the worker after a heartbeat; ``changes`` may hold new ``heartbeat_stats``."""
     return evolve(worker or Worker(worker_id=worker_id), {**changes, "last_heartbeat_time": now})
-
-
-def worker_status(worker: Worker, *, now: float) -> WorkerStatus:
-    """Return a worker's status for people: ``unknown`` if it is idle and silent, so maybe dead.
-
-    Args:
-        worker: Its record, which nobody changes when it dies.
-        now: The store's time, in epoch seconds.
-    """
-    heard = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
-    gone = worker.status == "idle" and 0.0 < heard < now - _SILENT_SECONDS
-    return "unknown" if gone else worker.status
-
-
-def is_abandoned(worker: Worker, attempt: Attempt) -> bool:
-    """Return whether a worker no longer runs an attempt that it claimed.
-
-    A worker's record names the attempt that it claimed last. The heartbeats of a runner with
-    several attempts list all of them. A claim may take a moment to reach the runner.
-    """
-    if _is_on(worker, attempt):
-        return False
-    listed: Any = (worker.heartbeat_stats or {}).get(RUNNING_ATTEMPTS)
-    if listed is None:
-        return True
-    beat = worker.last_heartbeat_time
-    late = beat is not None and beat > attempt.start_time + _CLAIM_SECONDS
-    return late and attempt.attempt_id not in listed
-
-
-def was_interrupted(attempt: Attempt) -> bool:
-    """Return whether an ended attempt has an error that is not the agent's: it lost its runner.
-
-    A runner writes the type of the agent's exception; other code that fails an attempt cannot.
-    """
-    said = attempt.metadata or {}
-    return "error" in said and said.get("error_type") in (None, "AgentCancelledError")
 
 
 def ended_at(rollout: Rollout, attempt: Attempt) -> float | None:
@@ -453,13 +394,6 @@ def _with_status(
 
 def _is_free(worker: Worker) -> bool:
     return worker.current_attempt_id is None
-
-
-def _is_on(worker: Worker, attempt: Attempt) -> bool:
-    return (
-        worker.current_attempt_id == attempt.attempt_id
-        and worker.current_rollout_id == attempt.rollout_id
-    )
 
 
 def _follow(

@@ -25,7 +25,6 @@ from agl_core.algorithm._reward_scale import RewardRange, RewardScale, earned_re
 from agl_core.algorithm._run import Run, rollouts_of
 from agl_core.emitter import find_final_reward
 from agl_core.errors import RunFailedError
-from agl_core.lifecycle import INFRASTRUCTURE
 from agl_core.statistics import (
     CONFIDENCE,
     Estimate,
@@ -36,6 +35,7 @@ from agl_core.statistics import (
     pass_at_k,
     reward_ends,
 )
+from agl_core.status import INFRASTRUCTURE
 from agl_core.types import (
     FINISHED_STATUSES,
     Dataset,

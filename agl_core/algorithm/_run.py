@@ -31,7 +31,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.algorithm._lease import Lease
 from agl_core.errors import InvalidArgumentError
-from agl_core.lifecycle import is_abandoned, was_interrupted
+from agl_core.status import is_abandoned, was_interrupted
 from agl_core.store import current_request_key
 from agl_core.types import (
     Attempt,

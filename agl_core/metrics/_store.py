@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from time import perf_counter, time
 from typing import Any, Final
 
-from agl_core.lifecycle import worker_status
 from agl_core.metrics._active import Recorder, is_recording, record
 from agl_core.metrics._base import Metric
+from agl_core.status import worker_status
 from agl_core.store import Interceptor, LightningStore, Method, Next
 
 logger = logging.getLogger(__name__)

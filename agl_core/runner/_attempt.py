@@ -31,7 +31,6 @@ from agl_core.errors import (
     AgentTimeoutError,
     ResourceMissingError,
 )
-from agl_core.lifecycle import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 from agl_core.runner._final_status import write_final_status
 from agl_core.runner._forked import end_if_forked
 from agl_core.runner._infrastructure import (
@@ -47,6 +46,7 @@ from agl_core.runner._replay import call_replayer
 from agl_core.runner._results import store_result
 from agl_core.runner._snapshots import Snapshots
 from agl_core.runner._sync_calls import Outcome, SyncCalls
+from agl_core.status import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 
 if TYPE_CHECKING:
     from agl_core.agent import LitAgent

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
-from agl_core.lifecycle import RUNNING_ATTEMPTS
 from agl_core.runner._snapshot import system_snapshot
 from agl_core.runner._sync_calls import Outcome, SyncCalls
+from agl_core.status import RUNNING_ATTEMPTS
 from agl_core.store import UNSET
 
 if TYPE_CHECKING:

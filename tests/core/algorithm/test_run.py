@@ -12,7 +12,7 @@ import pytest
 from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored_runs
 from agl_core.algorithm import _run as run_module
 from agl_core.errors import InvalidArgumentError
-from agl_core.lifecycle import RUNNING_ATTEMPTS
+from agl_core.status import RUNNING_ATTEMPTS
 from agl_core.store import InMemoryLightningStore, LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import (

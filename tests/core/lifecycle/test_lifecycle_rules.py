@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from agl_core import lifecycle
+from agl_core import status as records
 from agl_core.lifecycle import Change
 from agl_core.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
 
@@ -143,9 +144,9 @@ class TestAbandonedAttempts:
     ):
         who = worker("busy" if on else "idle", on, last_heartbeat_time=beat)
         if listed is not None:
-            who.heartbeat_stats = {lifecycle.RUNNING_ATTEMPTS: listed}
+            who.heartbeat_stats = {records.RUNNING_ATTEMPTS: listed}
         claimed = attempt().model_copy(update={"start_time": NOW})
-        assert lifecycle.is_abandoned(who, claimed) is abandoned
+        assert records.is_abandoned(who, claimed) is abandoned
 
     @pytest.mark.parametrize(
         ("metadata", "interrupted"),
@@ -161,7 +162,7 @@ class TestAbandonedAttempts:
         self, metadata: dict[str, str] | None, interrupted: bool
     ):
         ended = attempt("failed", metadata=metadata)
-        assert lifecycle.was_interrupted(ended) is interrupted
+        assert records.was_interrupted(ended) is interrupted
 
 
 class TestSpans:
@@ -466,7 +467,7 @@ def test_a_dead_worker_is_not_idle(
     known = Worker(
         worker_id="w", status=status, last_heartbeat_time=heard, last_dequeue_time=claimed
     )
-    assert lifecycle.worker_status(known, now=NOW) == shown
+    assert records.worker_status(known, now=NOW) == shown
 
 
 class TestInfrastructure:
@@ -474,12 +475,12 @@ class TestInfrastructure:
 
     @staticmethod
     def ended(number: int, lost: int, config: RolloutConfig, **more: Any) -> str:
-        said = {lifecycle.INFRASTRUCTURE_FAILURES: lost, **more}
+        said = {records.INFRASTRUCTURE_FAILURES: lost, **more}
         return lifecycle.rollout_status_after(attempt("failed", number, metadata=said), config)
 
     def test_it_is_retried_without_a_condition(self):
         config = RolloutConfig()
-        said = {lifecycle.INFRASTRUCTURE: "proxy"}
+        said = {records.INFRASTRUCTURE: "proxy"}
         assert [self.ended(n, n, config, **said) for n in (1, 2, 3)] == [
             *("requeuing", "requeuing", "failed")
         ]
@@ -491,14 +492,14 @@ class TestInfrastructure:
         assert self.ended(3, 1, config) == "failed"
 
     def test_it_can_be_switched_off(self):
-        said = {lifecycle.INFRASTRUCTURE: "store"}
+        said = {records.INFRASTRUCTURE: "store"}
         assert self.ended(1, 1, RolloutConfig(infrastructure_retries=0), **said) == "failed"
         assert self.ended(1, 1, RolloutConfig(), repeatable=False, **said) == "failed"
 
     @pytest.mark.parametrize("said", [True, 1.0, "1", -1, None])
     def test_a_count_that_is_none_is_not_believed(self, said: Any):
-        kept = attempt(metadata={lifecycle.INFRASTRUCTURE_FAILURES: said})
-        assert lifecycle.infrastructure_failures(kept) == 0
+        kept = attempt(metadata={records.INFRASTRUCTURE_FAILURES: said})
+        assert records.infrastructure_failures(kept) == 0
 
 
 @pytest.mark.parametrize(

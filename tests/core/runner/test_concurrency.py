@@ -13,8 +13,8 @@ import pytest
 
 from agl_core.emitter import emit_annotation
 from agl_core.errors import InvalidArgumentError
-from agl_core.lifecycle import RUNNING_ATTEMPTS, is_abandoned
 from agl_core.runner import LitAgentRunner
+from agl_core.status import RUNNING_ATTEMPTS, is_abandoned
 from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer
 from agl_core.types import PromptTemplate, RolloutConfig

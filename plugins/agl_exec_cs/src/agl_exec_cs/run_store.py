@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from agl_core.errors import RunEndedError, StoreUnavailableError
 from agl_core.execution import ClaimTracker, ThreadingEvent
-from agl_core.lifecycle import was_interrupted
+from agl_core.status import was_interrupted
 from agl_core.store import (
     UNSET,
     InterceptedStore,

@@ -10,7 +10,7 @@ import click
 
 from agl_core.cli import open_store, print_json, store_options
 from agl_core.errors import ConfigError, RolloutNotFoundError
-from agl_core.lifecycle import worker_status
+from agl_core.status import worker_status
 from agl_core.store import LightningStore
 from agl_core.types import (
     Attempt,

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from agl_core.lifecycle import worker_status
+from agl_core.status import worker_status
 from agl_core.types import AttemptedRollout, Rollout, Worker
 from agl_top.snapshot import Snapshot
 from agl_top.words import NONE, ago, count, printable, reward, seconds, spark

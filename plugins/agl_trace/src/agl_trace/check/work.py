@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from agl_core.doctor import Finding, examples
-from agl_core.lifecycle import is_abandoned
+from agl_core.status import is_abandoned
 from agl_core.types import (
     QUEUING_STATUSES,
     RUNNING_STATUSES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from agl_core.store._wakeup import Wakeup
+from agl_core.wakeup import Wakeup
 
 
 class ThreadingEvent:

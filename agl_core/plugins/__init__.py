@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from agl_core.plugins._events import (
         add_listener,
         flush_listeners,
+        has_listeners,
         notify,
         remove_listener,
         reset_listeners,
@@ -123,6 +124,7 @@ __all__ = [
     "did_you_mean",
     "flush_listeners",
     "get_registry",
+    "has_listeners",
     "hookimpl",
     "hookspec",
     "import_named",
@@ -150,7 +152,14 @@ __getattr__, __dir__ = lazy_names(
     {
         "LifecycleEvents": "agl_core.plugins._hookspecs",
         **dict.fromkeys(
-            ("add_listener", "flush_listeners", "notify", "remove_listener", "reset_listeners"),
+            (
+                "add_listener",
+                "flush_listeners",
+                "has_listeners",
+                "notify",
+                "remove_listener",
+                "reset_listeners",
+            ),
             "agl_core.plugins._events",
         ),
         **dict.fromkeys(("EventPipe", "EventSender"), "agl_core.plugins._forwarding"),

@@ -37,7 +37,7 @@ from agl_core.store._backend import (
 )
 from agl_core.store._base import LightningStore
 from agl_core.store._batching import BatchingStore
-from agl_core.store._call import Method, Next, StoreCall
+from agl_core.store._call import SYNC_CALLS, Method, Next, StoreCall
 from agl_core.store._clock import SharedClock
 from agl_core.store._encoded import (
     MAX_SPAN_ATTRIBUTES,
@@ -45,9 +45,11 @@ from agl_core.store._encoded import (
     EncodedSpan,
     SpanParts,
     StoredSpan,
+    check_size,
     decode_spans,
     encode_span,
     finite_number,
+    hold_span,
 )
 from agl_core.store._engine import EngineStore
 from agl_core.store._feed import NoticeFeed
@@ -68,7 +70,7 @@ from agl_core.store._queries import (
     run_query,
 )
 from agl_core.store._records import Record, RecordKind, Restorable
-from agl_core.store._request_key import current_request_key
+from agl_core.store._request_key import current_request_key, id_from_key
 from agl_core.store._values import (
     UNSET,
     FilterLogic,
@@ -87,6 +89,7 @@ __all__ = [
     "HIGHEST_COUNTED_SEQUENCE_ID",
     "MAX_SPAN_ATTRIBUTES",
     "MAX_SPAN_BYTES",
+    "SYNC_CALLS",
     "UNSET",
     "AttemptQuery",
     "BackendListener",
@@ -132,6 +135,7 @@ __all__ = [
     "attempt_changes",
     "attempt_not_found",
     "changed_figures",
+    "check_size",
     "current_request_key",
     "decode_spans",
     "default_store",
@@ -139,6 +143,8 @@ __all__ = [
     "encode_span",
     "filter_options",
     "finite_number",
+    "hold_span",
+    "id_from_key",
     "innermost",
     "installed_interceptors",
     "intercept",

@@ -8,7 +8,7 @@ from typing import Final
 
 from agl_core.store._backend import Notice
 from agl_core.store._values import StoreEvent
-from agl_core.store._wakeup import Wakeup
+from agl_core.wakeup import Wakeup
 
 _BUFFER: Final = 4096
 """Number of events kept for a slow listener; it loses older ones."""

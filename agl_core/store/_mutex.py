@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 
-from agl_core.store._wakeup import Wakeup
+from agl_core.wakeup import Wakeup
 
 
 class CrossLoopLock:

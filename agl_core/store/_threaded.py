@@ -13,8 +13,8 @@ from agl_core.store._call import SYNC_CALLS, Method, Next, StoreCall
 from agl_core.store._intercepted import InterceptedStore
 from agl_core.store._interceptor import Interceptor
 from agl_core.store._mutex import CrossLoopLock
-from agl_core.store._wakeup import Wakeup
 from agl_core.types import AttemptedRollout, Rollout
+from agl_core.wakeup import Wakeup
 
 _LOOK_AGAIN: Final = 1.0
 """Seconds after which a waiting call checks again although no other call was made: the inner

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from agl_core.plugins._events import notify
 from agl_core.store._backend import EndNotice, Notice
 from agl_core.store._events import EventBus, Subscription
-from agl_core.store._wakeup import Wakeup
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
+from agl_core.wakeup import Wakeup
 
 
 class WaitingClaim:

@@ -1,6 +1,18 @@
 """Data models that all parts of the framework share."""
 
-from agl_core.types._copying import attach_attempt, construct, evolve
+from agl_core.types._copying import (
+    attach_attempt,
+    construct,
+    copy_attempt,
+    copy_config,
+    copy_resources,
+    copy_rollout,
+    copy_snapshot,
+    copy_value,
+    copy_worker,
+    evolve,
+    join_attempt,
+)
 from agl_core.types._json_values import as_json_value
 from agl_core.types._protocols import Dataset, ExecutionEvent, ParallelWorkerBase
 from agl_core.types._query import (
@@ -120,7 +132,15 @@ __all__ = [
     "attach_attempt",
     "becomes_latest",
     "construct",
+    "copy_attempt",
+    "copy_config",
+    "copy_resources",
+    "copy_rollout",
+    "copy_snapshot",
+    "copy_value",
+    "copy_worker",
     "evolve",
+    "join_attempt",
     "register_resource_type",
     "resource_types",
     "task_digest",

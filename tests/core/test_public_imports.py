@@ -15,7 +15,18 @@ from agl_core.genai import PROTOCOLS
 from tests.tables import check_each
 
 ROOT = Path(agl_core.__file__).parents[1]
-PUBLIC = {"env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv", "statistics", "status"}
+PUBLIC = {
+    "env",
+    "errors",
+    "ids",
+    "lazy",
+    "lifecycle",
+    "logs",
+    "semconv",
+    "statistics",
+    "status",
+    "wakeup",
+}
 """Top-level modules of the core that are public without an export."""
 PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
 FOLDERS = {f"agl_core.genai.{name}" for name in PROTOCOLS}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+__all__ = ["Wakeup"]
+
 
 class Wakeup:
     """An event that one coroutine waits for and that any thread sets.

@@ -20,13 +20,16 @@ from agl_core.types import ExecutionEvent
 
 if TYPE_CHECKING:
     from agl_core.execution._claims import ClaimTracker
+    from agl_core.execution._ctrl_c import CtrlC
     from agl_core.execution._events import ThreadingEvent
-    from agl_core.execution._supervise import supervise
+    from agl_core.execution._supervise import BundleThread, supervise
 
 __all__ = [
     "RUN_ENDED",
     "AlgorithmBundle",
+    "BundleThread",
     "ClaimTracker",
+    "CtrlC",
     "ExecutionEvent",
     "ExecutionStrategy",
     "RunnerBundle",
@@ -38,7 +41,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "BundleThread": "agl_core.execution._supervise",
         "ClaimTracker": "agl_core.execution._claims",
+        "CtrlC": "agl_core.execution._ctrl_c",
         "ThreadingEvent": "agl_core.execution._events",
         "supervise": "agl_core.execution._supervise",
     },

@@ -16,17 +16,18 @@ from queue import Empty
 from typing import Any
 
 from agl_core.env import LightningEnvVar, resolve_bool_env_var
-from agl_core.execution._base import (
+from agl_core.execution import (
     RUN_ENDED,
     AlgorithmBundle,
+    BundleThread,
+    ClaimTracker,
+    CtrlC,
     ExecutionStrategy,
     RunnerBundle,
+    ThreadingEvent,
     keep_watch,
+    supervise,
 )
-from agl_core.execution._claims import ClaimTracker
-from agl_core.execution._ctrl_c import CtrlC
-from agl_core.execution._events import ThreadingEvent
-from agl_core.execution._supervise import BundleThread, supervise
 from agl_core.plugins import configured_by
 from agl_core.store import InterceptedStore, LightningStore, LightningStoreThreaded
 from agl_exec_shm.config import SharedMemoryConfig

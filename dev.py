@@ -128,10 +128,10 @@ def cover(arguments: Sequence[str]) -> None:
 
 def lifecycle(arguments: Sequence[str]) -> None:
     """Hold the tests of the lifecycle alone to all lines and branches of its rules."""
-    python, rules = suites.dev_python(), "agl_core/lifecycle.py"
+    python, rules = suites.dev_python(), "plugins/agl_store_kit/src/agl_store_kit/lifecycle.py"
     measured = (python, "-m", "coverage")
     data = f"--data-file={ENVS / 'lifecycle-coverage'}"
-    tests = ("-m", "pytest", "-q", "-n0", "tests/core/lifecycle", *arguments)
+    tests = ("-m", "pytest", "-q", "-n0", "tests/plugins/agl_store_kit/lifecycle", *arguments)
     run(*measured, "run", "--branch", f"--include=*/{rules}", data, *tests)
     run(*measured, "report", data, "--show-missing", "--fail-under=100")
 

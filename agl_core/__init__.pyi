@@ -65,11 +65,9 @@ from agl_core.runner import (
     Runner,
 )
 from agl_core.store import (
-    InMemoryLightningStore,
     LightningStore,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    LightningStoreThreaded,
 )
 from agl_core.tracer import (
     DummyTracer,
@@ -150,14 +148,12 @@ __all__ = [
     "FunctionalAlgorithm",
     "FunctionalLitAgent",
     "Hook",
-    "InMemoryLightningStore",
     "LLMProxy",
     "LLMServer",
     "LightningEnvVar",
     "LightningStore",
     "LightningStoreCapabilities",
     "LightningStoreStatistics",
-    "LightningStoreThreaded",
     "Link",
     "LitAgent",
     "LitAgentRunner",

@@ -38,21 +38,6 @@ def agl_command() -> list[CommandSpec]:
 
 
 @hookimpl
-def agl_store() -> list[ComponentSpec]:
-    return [
-        ComponentSpec(
-            kind="store",
-            name="memory",
-            factory="agl_core.store._memory.store:InMemoryLightningStore",
-            config="agl_core.store._memory.config:MemoryStoreConfig",
-            capabilities=frozenset({"thread_safe", "async_safe", "events"}),
-            summary="In this process's memory; nothing survives it",
-            api=1,
-        ),
-    ]
-
-
-@hookimpl
 def agl_tracer() -> list[ComponentSpec]:
     return [
         ComponentSpec(

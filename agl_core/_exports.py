@@ -26,10 +26,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.llm_server": "LLMServer",
     "agl_core.proxy": "LLMProxy",
     "agl_core.runner": "Hook LitAgentRunner Runner",
-    "agl_core.store": (
-        "InMemoryLightningStore LightningStore LightningStoreCapabilities"
-        " LightningStoreStatistics LightningStoreThreaded"
-    ),
+    "agl_core.store": ("LightningStore LightningStoreCapabilities LightningStoreStatistics"),
     "agl_core.tracer": (
         "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer"
     ),

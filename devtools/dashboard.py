@@ -25,7 +25,7 @@ NODE = (20, 19)
 """What Vite needs."""
 WRITE_DOCUMENT = """
 import json, sys
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_store_http import StoreApp
 json.dump(StoreApp(InMemoryLightningStore()).openapi(), sys.stdout, indent=1)
 """

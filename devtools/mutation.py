@@ -63,11 +63,11 @@ class Component:
 COMPONENTS = {
     "store": Component(
         [
-            "agl_core/store/_memory/*.py",
+            "plugins/agl_store_memory/src/agl_store_memory/*.py",
             *(f"agl_core/store/_{name}.py" for name in ("engine", "waiters", "watchdog", "wakeup")),
             *(f"agl_core/store/_{name}.py" for name in ("filters", "queries", "arguments")),
         ],
-        ["tests/core/store/test_memory_conformance.py::TestMemoryStore"],
+        ["tests/plugins/agl_store_memory/test_memory_conformance.py::TestMemoryStore"],
     ),
     "tracer": Component(
         [f"agl_core/tracer/_{name}.py" for name in ("otel", "base", "active", "processor")]

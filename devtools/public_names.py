@@ -15,7 +15,9 @@ from typing import NamedTuple
 from devtools import packages
 from devtools.process import ROOT
 
-PUBLIC_MODULES = ("env", "errors", "ids", "lazy", "lifecycle", "logs", "semconv", "statistics")
+PUBLIC_MODULES = (
+    *("env", "errors", "ids", "lazy", "logs", "semconv", "statistics", "status", "wakeup"),
+)
 """Modules of the core that are public although they are not packages."""
 CONFIG = re.compile(r'config="([\w.]+):(\w+)"')
 

@@ -3,8 +3,7 @@
 An agent's calls go to the proxy directly. If the proxy restarts, the agent's client raises a
 connection error, as it would for any other server that the agent uses. So the proxy is asked: it
 was away if it does not answer, or if it began to serve after the attempt did. Such a failure says
-nothing about the agent: the store runs the task again (:func:`~agl_core.lifecycle.update_attempt`),
-once the proxy serves.
+nothing about the agent: the store runs the task again, once the proxy serves.
 """
 
 from __future__ import annotations

@@ -21,13 +21,12 @@ Queries:
 * An ``offset`` past the end: an empty page.
 * No ``sort_by``: insertion order. An unknown sort field is an
   :class:`~agl_core.errors.InvalidArgumentError` that names the allowed ones.
-* :mod:`agl_core.store._filters` defines the meaning of filters and sort orders.
 
-:mod:`agl_core.lifecycle` decides how a call changes statuses, never a store.
+How a call changes statuses is the same in every store: see the page on the life of a rollout in the
+documentation, and the conformance suite of stores.
 
-The abstract methods are those of version 0.3; all others have a default on top of them. Write a
-store that keeps its own data as an :class:`~agl_core.store.EngineStore` on a
-:class:`~agl_core.store.StorageBackend`.
+The abstract methods are those of version 0.3; all others have a default on top of them. The kit for
+stores that keep their own data implements all of it once, on a port for a database.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ class LightningStore(ABC):
         """
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
-        """Take back an undelivered claim; see :func:`agl_core.lifecycle.return_claim`.
+        """Take back a claim whose reply was not delivered: the rollout goes back to the queue.
 
         For servers, which notice that a client has disconnected. One atomic step; an attempt that
         has been used since does not change. The default takes several steps and does not end the
@@ -441,9 +440,8 @@ class LightningStore(ABC):
         """Store spans as one step; return those stored, in the order given.
 
         Duplicates of stored spans and within the batch are skipped and logged. A span that arrives
-        is its attempt's heartbeat (:func:`agl_core.lifecycle.span_arrived`). The rollout's
-        sequence counter is raised to the highest sequence id of the batch. The default stores one
-        span after another.
+        is its attempt's heartbeat. The rollout's sequence counter is raised to the highest sequence
+        id of the batch. The default stores one span after another.
 
         Raises:
             RolloutNotFoundError: A span names an unknown rollout; nothing is stored.
@@ -522,7 +520,7 @@ class LightningStore(ABC):
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | None | Unset = UNSET,
     ) -> Rollout:
-        """Change the given fields; a status has effects: :func:`agl_core.lifecycle.update_rollout`.
+        """Change the given fields; any status may follow any other.
 
         Raises:
             RolloutNotFoundError: No such rollout.
@@ -539,7 +537,7 @@ class LightningStore(ABC):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: dict[str, Any] | None | Unset = UNSET,
     ) -> Attempt:
-        """Change the given fields; for the effects see :func:`agl_core.lifecycle.update_attempt`.
+        """Change the given fields; the status of the latest attempt moves its rollout.
 
         Raises:
             RolloutNotFoundError: No such rollout.

@@ -190,8 +190,8 @@ class _Planner:
         yield from self._alone()
         yield self._contract()
         yield from self._test()
-        if "agl_core" in self.changed:
-            yield self._job("lifecycle", why="agl_core changed", covers=("lifecycle",))
+        if "agl_store_kit" in self.changed:
+            yield self._job("lifecycle", why="agl_store_kit changed", covers=("lifecycle",))
         slow = (self._slow(part, "changed") for part in self.changed.values())
         yield from _joined([job for job in slow if job])
         yield from self._heavy()

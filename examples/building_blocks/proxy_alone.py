@@ -10,13 +10,13 @@ import os
 
 from openai import AsyncOpenAI
 
-import agl_core as agl
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 
 
 async def call(model_url: str) -> None:
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     model = {"model": f"hosted_vllm/{os.environ.get('MODEL', 'm')}", "api_base": model_url}
     proxy = DirectProxy(store=store, model_list=[{"model_name": "policy", "litellm_params": model}])
     await proxy.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import agl_core as agl
+from agl_store_memory import InMemoryLightningStore
 
 RIGHT = {"2+2": 4, "3*3": 9, "1/0": None}
 
@@ -18,7 +19,7 @@ def calculator(task: str, prompt_template: agl.PromptTemplate) -> float:
 
 
 async def main() -> None:
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     runner = agl.LitAgentRunner(agl.OtelTracer())
     print("prompt                 task   status     reward  spans")
     with runner.run_context(agent=calculator, store=store):

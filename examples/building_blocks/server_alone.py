@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import agl_core as agl
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 WORKER = """
 import asyncio, os, sys
@@ -23,7 +23,7 @@ asyncio.run(work())
 
 
 async def main() -> None:
-    server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)  # 0: any free port
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)  # 0: any free port
     await server.start()
     try:
         # In this process the server is a store like any other: no request is made here.

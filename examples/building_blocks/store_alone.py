@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import agl_core as agl
+from agl_store_memory import InMemoryLightningStore
 
 
 async def main() -> None:
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     prompt = agl.PromptTemplate(template="Solve {task}.", engine="f-string")
     resources = await store.add_resources({"prompt": prompt})
     for task in ("2+2", "3*3", "7-5"):

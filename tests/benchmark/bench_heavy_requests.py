@@ -23,10 +23,10 @@ from typing import Any, Final
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
 from agl_serving import Message
 from agl_store_http import StoreApp
+from agl_store_memory import InMemoryLightningStore
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

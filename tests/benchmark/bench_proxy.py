@@ -134,7 +134,7 @@ def serve(kind: str, port: str = "") -> None:
         path = ""
         if kind in ("proxy", "litellm"):
             from agl_core.plugins import build_component
-            from agl_core.store import InMemoryLightningStore
+            from agl_store_memory import InMemoryLightningStore
 
             # The store evicts spans, so that only the proxy could grow.
             store = InMemoryLightningStore(eviction_memory_threshold=64 * 2**20)

@@ -70,8 +70,8 @@ def serve(kind: str) -> None:
     if kind == "bare":
         app: Any = bare_app
     else:
-        from agl_core.store import InMemoryLightningStore
         from agl_store_http import StoreApp
+        from agl_store_memory import InMemoryLightningStore
 
         app = StoreApp(InMemoryLightningStore())
     logging.disable(logging.WARNING)

@@ -57,7 +57,7 @@ def serve(kind: str, path: str) -> None:
     from agl_store_http import StoreApp
 
     if kind == "memory":
-        from agl_core.store import InMemoryLightningStore
+        from agl_store_memory import InMemoryLightningStore
 
         app = StoreApp(InMemoryLightningStore())
     else:

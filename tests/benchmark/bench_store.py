@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore, encode_span
+from agl_core.store import encode_span
 from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_memory import InMemoryLightningStore
 
 ATTRIBUTES = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
 TASK = {"question": "Which room?", "options": [1, 2, 3], "meta": {"id": 7, "tags": ["a", "b"]}}

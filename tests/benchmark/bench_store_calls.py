@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_memory import InMemoryLightningStore
 
 LARGE = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
 SMALL = {"model": "m", "tokens": 128}

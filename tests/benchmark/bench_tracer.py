@@ -22,9 +22,10 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider, sampling
 from agl_core.emitter import emit_reward
 from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
-from agl_core.store import InMemoryLightningStore, encode_span
+from agl_core.store import encode_span
 from agl_core.tracer import OtelTracer, _model_calls
 from agl_core.types import Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply
 from agl_testing.models import openai as scripted
 

@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 RUNNERS = 64
 

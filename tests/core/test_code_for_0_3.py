@@ -17,6 +17,7 @@ from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
 from agl_core.errors import ConfigError, UnknownOptionError
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 from agl_train import lightning_cli
 
 
@@ -162,7 +163,7 @@ def test_a_subclass_gets_only_what_its_own_constructor_names() -> None:
 
 def test_a_runner_tells_what_it_works_with() -> None:
     runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(agl.OtelTracer())
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     assert runner.get_worker_id() == "Worker-Unknown"
     for ask in (runner.get_agent, runner.get_store):
         with pytest.raises(ValueError, match="the runner has no"):
@@ -232,7 +233,7 @@ def test_any_object_with_the_attributes_of_a_span_can_be_added() -> None:
     )
 
     async def add() -> Any:
-        store = agl.InMemoryLightningStore()
+        store = InMemoryLightningStore()
         rollout = await store.start_rollout("task")
         return await store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, span)
 
@@ -243,7 +244,7 @@ def test_any_object_with_the_attributes_of_a_span_can_be_added() -> None:
 
 def test_spans_of_an_attempt_carry_its_ids_in_their_resource() -> None:
     async def run() -> Any:
-        tracer, store = agl.OtelTracer(), agl.InMemoryLightningStore(thread_safe=True)
+        tracer, store = agl.OtelTracer(), InMemoryLightningStore(thread_safe=True)
         rollout = await store.start_rollout("task")
         ids: dict[str, Any] = {
             "rollout_id": rollout.rollout_id,

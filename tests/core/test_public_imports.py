@@ -20,7 +20,6 @@ PUBLIC = {
     "errors",
     "ids",
     "lazy",
-    "lifecycle",
     "logs",
     "semconv",
     "statistics",

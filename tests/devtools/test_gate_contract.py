@@ -10,7 +10,7 @@ from devtools.process import ROOT
 
 TEST = """
 import pytest
-from agl_core import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.store import StoreSuite
 
 class TestMemory(StoreSuite):

@@ -111,7 +111,7 @@ def test_the_tracked_files_can_be_read():
     kept = runs.read()
     assert kept.gate is not None
     assert kept.full is not None
-    assert test_map.read().users_of("agl_core/lifecycle.py")
+    assert test_map.read().users_of("plugins/agl_store_kit/src/agl_store_kit/lifecycle.py")
 
 
 def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,10 +19,10 @@ from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMe
 from agl_core import semconv
 from agl_core.emitter import emit_reward
 from agl_core.genai import translate_request
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Span
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels, ToolCall
 from agl_testing.models import SeenRequest, prompt_tokens
 

@@ -21,6 +21,7 @@ from patch_snapshot import changes, snapshot
 
 import agl_core as agl
 from agl_adapters import TracerTraceToTriplet
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import ScriptedModels
 from agl_testing.network import loopback_only
 
@@ -40,7 +41,7 @@ def train(tracer: str, framework: str, url: str) -> int:
         answer = await ask(url, task)
         return float("It is" in answer)
 
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     trainer = agl.Trainer(
         tracer=tracer_spec(tracer),
         store=store,

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply
 from agl_testing.models import openai as scripted
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 
 __all__ = [

@@ -25,8 +25,9 @@ from agl_core.algorithm import (
 )
 from agl_core.algorithm._utils import add_llm
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import LLM, PromptTemplate
+from agl_store_memory import InMemoryLightningStore
 
 
 class Length(Adapter[Any, int]):

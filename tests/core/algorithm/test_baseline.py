@@ -10,8 +10,9 @@ import pytest
 from agl_core.adapter import Adapter
 from agl_core.algorithm import Baseline
 from agl_core.errors import ConfigError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate, Span
+from agl_store_memory import InMemoryLightningStore
 
 
 class Names(Adapter[Any, Any]):

@@ -13,8 +13,9 @@ from agl_core.adapter import Adapter
 from agl_core.algorithm import cancel_rollouts, run_batch
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout, PromptTemplate, RolloutConfig, Span
+from agl_store_memory import InMemoryLightningStore
 
 REWARD = {"agentlightning.reward.0.name": "primary"}
 

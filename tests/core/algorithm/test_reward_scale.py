@@ -21,9 +21,9 @@ from agl_core.algorithm import (
     run_batch,
 )
 from agl_core.errors import ConfigError
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import Rollout, RolloutStatus
+from agl_store_memory import InMemoryLightningStore
 
 # Multiples of 1/8 are exact, so that shifts and factors lose no digit.
 REWARDS = st.lists(st.integers(-800, 800).map(lambda n: n / 8), min_size=1, max_size=20)

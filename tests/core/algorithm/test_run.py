@@ -13,7 +13,7 @@ from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored
 from agl_core.algorithm import _run as run_module
 from agl_core.errors import InvalidArgumentError
 from agl_core.status import RUNNING_ATTEMPTS
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import (
     Checkpoint,
@@ -22,6 +22,7 @@ from agl_core.types import (
     PromptTemplate,
     RolloutConfig,
 )
+from agl_store_memory import InMemoryLightningStore
 
 PROMPT: NamedResources = {"prompt": PromptTemplate(template="{q}", engine="f-string")}
 

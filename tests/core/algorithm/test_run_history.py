@@ -15,9 +15,9 @@ from agl_core.algorithm import _history as history_module
 from agl_core.algorithm._history import RunHistory
 from agl_core.errors import StoreUnavailableError
 from agl_core.plugins import ComponentConfig, configured_by, notify
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import Checkpoint
+from agl_store_memory import InMemoryLightningStore
 
 
 class Agent(LitAgent[Any]):

@@ -169,7 +169,7 @@ def test_list_all_adds_what_could_be_installed(capsys):
 def test_show_describes_the_options(capsys):
     assert main(["plugins", "show", "store.memory"]) == 0
     text = capsys.readouterr().out
-    assert "factory:      agl_core.store._memory" in text
+    assert "factory:      agl_store_memory" in text
     assert [line.split()[:3] for line in text.splitlines() if line.startswith("thread_safe")] == [
         ["thread_safe", "bool", "True"]
     ]

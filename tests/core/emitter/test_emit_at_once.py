@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agl_core.emitter import emit_message, emit_reward
-from agl_core.store import InMemoryLightningStore, LightningStoreThreaded
 from agl_core.tracer import OtelTracer
+from agl_store_kit import LightningStoreThreaded
+from agl_store_memory import InMemoryLightningStore
 
 HANG = 5.0
 AT_ONCE = 0.25

@@ -11,7 +11,7 @@ PRELUDE = """
 import asyncio
 from opentelemetry import trace
 from agl_core.emitter import emit_reward
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_core.tracer import OtelTracer
 
 def run(tracer, body):

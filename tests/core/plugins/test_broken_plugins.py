@@ -13,7 +13,7 @@ import pytest
 NO_MODULE = "agl_no_such_module"
 FINE = """
 from pydantic import BaseModel, ConfigDict
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 
 class Config(BaseModel):
     model_config = ConfigDict(extra="forbid")

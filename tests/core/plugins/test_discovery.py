@@ -21,7 +21,7 @@ def only(dist: str) -> PluginRecord:
 
 def test_builtins_are_found_by_their_entry_points():
     builtin = {record.key: record for record in Registry.discover().records if record.builtin}
-    assert builtin["store.memory"].value == "agl_core._builtins"
+    assert builtin["tracer.otel"].value == "agl_core._builtins"
     assert builtin["command.plugins"].dist == "agl-core"
     assert {record.status for record in builtin.values()} == {"ok"}
 

@@ -11,7 +11,6 @@ import pytest
 
 from agl_core import (
     Algorithm,
-    InMemoryLightningStore,
     NamedResources,
     PromptTemplate,
     Trainer,
@@ -22,6 +21,7 @@ from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_core.plugins._hookspecs import EVENTS, LifecycleEvents
 from agl_core.types import RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 from tests.tables import check_each
 
 PAGE = Path(__file__).parents[3] / "docs/plugins/hooks.md"

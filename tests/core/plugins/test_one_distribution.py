@@ -56,7 +56,8 @@ async def attempt_finished(status, reward):
 """
 RUN = """
 import asyncio
-from agl_core import InMemoryLightningStore, LitAgent, LitAgentRunner
+from agl_core import LitAgent, LitAgentRunner
+from agl_store_memory import InMemoryLightningStore
 from agl_core.plugins import build_component, flush_listeners
 from agl_core.tracer import DummyTracer
 from agl_core.types import ReplayConfig, RolloutConfig

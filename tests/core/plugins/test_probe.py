@@ -93,7 +93,7 @@ def test_invalid_plugins(plugin, kind, arguments, module, message):
 
 NEEDY = """
 from pydantic import BaseModel
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 class C(BaseModel, extra='forbid'):
     path: str
 class S(InMemoryLightningStore):

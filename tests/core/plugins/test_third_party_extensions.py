@@ -75,7 +75,7 @@ print(triplet.prompt["token_ids"], triplet.response["token_ids"], triplet.metada
 """
 CALL_PROVIDER = """
 import asyncio, sys, urllib.request
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 
 async def main(port):

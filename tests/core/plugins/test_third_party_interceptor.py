@@ -49,7 +49,7 @@ if __name__ == "__main__":
 """
 SERVE = """
 import asyncio, pickle
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_http import LightningStoreClient, LightningStoreServer
 

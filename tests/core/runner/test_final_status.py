@@ -10,8 +10,8 @@ import pytest
 from agl_core.errors import AgentTimeoutError, RolloutNotFoundError, StoreUnavailableError
 from agl_core.runner import _final_status as final_status
 from agl_core.runner._final_status import error_metadata, write_final_status
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Attempt, AttemptedRollout
+from agl_store_memory import InMemoryLightningStore
 
 
 class Flaky(InMemoryLightningStore):

@@ -9,8 +9,9 @@ import pytest
 
 from agl_core.runner import _heartbeat as heartbeat_module
 from agl_core.runner._heartbeat import Heartbeat, jittered
-from agl_core.store import InMemoryLightningStore, LightningStoreCapabilities
+from agl_core.store import LightningStoreCapabilities
 from agl_core.types import Worker
+from agl_store_memory import InMemoryLightningStore
 
 MODES = ["thread", "asyncio"]
 

@@ -240,7 +240,7 @@ async def test_listeners_get_the_events_of_steps(bench: Any, listener: Listener)
 async def test_a_store_that_is_away_at_the_end_is_logged(
     bench: Any, listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from agl_core.store import InMemoryLightningStore
+    from agl_store_memory import InMemoryLightningStore
 
     class Away(InMemoryLightningStore):
         async def get_rollout_by_id(self, rollout_id: str) -> Any:

@@ -9,8 +9,8 @@ import pytest
 
 from agl_core.errors import PermissionDeniedError, StoreUnavailableError
 from agl_core.execution import ThreadingEvent
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
+from agl_store_memory import InMemoryLightningStore
 
 
 class _Counting(InMemoryLightningStore):

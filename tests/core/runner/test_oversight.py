@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agl_core.errors import AgentCancelledError, AgentTimeoutError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 
 FAST = {"heartbeat_interval": 0.03, "interval_jitter": 0.0}
 

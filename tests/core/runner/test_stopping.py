@@ -14,8 +14,8 @@ import pytest
 
 from agl_core.emitter import emit_reward
 from agl_core.runner import Hook
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 
 FAST = {"heartbeat_interval": 0.03, "interval_jitter": 0.0}
 
@@ -265,7 +265,7 @@ import asyncio, threading, time
 from agl_core.agent import LitAgent
 from agl_core.execution import ThreadingEvent, supervise
 from agl_core.runner import LitAgentRunner
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_core.tracer import OtelTracer
 
 started = threading.Event()

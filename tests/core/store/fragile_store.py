@@ -6,7 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from agl_core.store import InMemoryLightningStore, InterceptedStore, Interceptor, Next, StoreCall
+from agl_core.store import InterceptedStore, Interceptor, Next, StoreCall
+from agl_store_memory import InMemoryLightningStore
 
 
 class _Alone(Interceptor):

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from agl_core.errors import InvalidArgumentError, RolloutNotFoundError
 from agl_core.store import (
-    InMemoryLightningStore,
     InterceptedStore,
     Interceptor,
     LightningStore,
-    LightningStoreThreaded,
     Next,
     StoreCall,
     intercept,
 )
 from agl_core.store._call import ASYNC_CALLS, CONTRACT
+from agl_store_kit import LightningStoreThreaded
+from agl_store_memory import InMemoryLightningStore
 
 
 class Note(Interceptor):

@@ -11,9 +11,10 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.algorithm import FastAlgorithm, run_batch
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
-from agl_core.store import LightningStore, LightningStoreThreaded, encode_span
+from agl_core.store import LightningStore, encode_span
 from agl_core.trainer import Trainer
 from agl_core.types import AttemptedRollout, PaginatedResult, PromptTemplate, Span
+from agl_store_kit import LightningStoreThreaded
 
 from .minimal_store import MinimalStore
 

@@ -15,17 +15,17 @@ from agl_core import Algorithm, NamedResources, PromptTemplate, Trainer, rollout
 from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_core.store import (
-    InMemoryLightningStore,
     InterceptedStore,
     Interceptor,
     LightningStore,
-    LightningStoreThreaded,
     Next,
     StoreCall,
 )
 from agl_core.store._call import CONTRACT
 from agl_exec_cs import RunStore
 from agl_store_http import LightningStoreServer
+from agl_store_kit import LightningStoreThreaded
+from agl_store_memory import InMemoryLightningStore
 from tests.core.metrics.held import Held
 
 HERE = Path(__file__).parents[3]

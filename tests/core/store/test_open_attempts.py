@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_store_sqlite import SqliteLightningStore
 from agl_testing.store.ended import check_spans_after_the_end
 

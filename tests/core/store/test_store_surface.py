@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 import agl_core.store
 from agl_core.plugins import build_component, get_registry
-from agl_core.store import InMemoryLightningStore
-from agl_core.store._memory.config import MemoryStoreConfig
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig
 from agl_core.types._copying import attach_attempt, copy_value, evolve
+from agl_store_memory import InMemoryLightningStore
+from agl_store_memory.config import MemoryStoreConfig
 
 
 def test_the_stores_are_imported_at_first_use():

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import InMemoryLightningStore, LightningStoreCapabilities
+from agl_core.store import LightningStoreCapabilities
 from agl_core.tracer import OtelTracer
 from agl_core.types import AttemptedRollout, Span
+from agl_store_memory import InMemoryLightningStore
 
 
 class FlakyStore(InMemoryLightningStore):

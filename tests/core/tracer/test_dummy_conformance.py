@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import DummyTracer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import TracerSuite
 
 SENDS_NOTHING = "the dummy tracer sends nothing to a store, which is what it is for"

@@ -19,9 +19,9 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
 from agl_core.emitter import emit_message
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import DummyTracer, OtelTracer, set_active_tracer
 from agl_core.types import Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels, ToolCall
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -570,7 +570,7 @@ def agent(task: str, llm: agl.LLM) -> float:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
     return 1.0
 
-store = agl.InMemoryLightningStore()
+store = InMemoryLightningStore()
 llm = agl.LLM(endpoint=sys.argv[1], model="m")
 trainer = agl.Trainer(store=store, algorithm="baseline", initial_resources={"llm": llm})
 assert "openai" not in sys.modules

@@ -12,7 +12,6 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from agl_core.emitter import emit_message, emit_reward, find_final_reward, operation
 from agl_core.errors import TracerError
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import (
     OtelTracer,
     clear_active_tracer,
@@ -20,6 +19,7 @@ from agl_core.tracer import (
     set_active_tracer,
 )
 from agl_core.types import Span, TraceStatus
+from agl_store_memory import InMemoryLightningStore
 
 
 def texts(spans: list[Span]) -> list[object]:

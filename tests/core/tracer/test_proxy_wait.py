@@ -14,8 +14,8 @@ import anthropic
 import openai
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer, _proxy_wait
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 
 ASKED: dict[str, Any] = {

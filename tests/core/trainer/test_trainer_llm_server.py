@@ -13,6 +13,7 @@ import agl_core as agl
 from agl_core.errors import ConfigError, LLMServerError, PluginNotFoundError
 from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 from agl_train import read_train_file
 
@@ -100,7 +101,7 @@ class Learn(agl.Algorithm):
 @pytest.mark.parametrize("strategy", ["shm", {"type": "cs", "server_port": 0}])
 def test_the_server_serves_behind_the_proxy_while_the_algorithm_runs(strategy):
     server = Phrases()
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     trainer = agl.Trainer(algorithm=Learn(), llm_server=server, strategy=strategy, store=store)
     assert isinstance(trainer.llm_proxy, DirectProxy)
     trainer.fit(agent, [1])

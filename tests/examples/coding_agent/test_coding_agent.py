@@ -11,6 +11,7 @@ import pytest
 
 import agl_core as agl
 import sandbox as sandbox_module
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, Script, ScriptedModels, ToolCall, real_or_scripted
 from coding_agent import PROMPTS, client, mend, use
 from coding_model import answer
@@ -85,7 +86,7 @@ def test_the_tests_of_every_task_fail_at_first(task: dict[str, Any]):
 
 async def attempt(task: dict[str, Any], prompt: str, script: Script) -> tuple[float, list[Any]]:
     """Return the reward of one rollout, and the requests that the model saw."""
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     runner = agl.LitAgentRunner[Any](agl.OtelTracer())
     with ScriptedModels(script) as models:
         resources: agl.NamedResources = {

@@ -118,8 +118,8 @@ async def fill(store: Any) -> None:
 
 
 def export(build: Any, path: Path) -> list[dict[str, Any]]:
-    from agl_core import InMemoryLightningStore
     from agl_export import export_dataset, read_rows
+    from agl_store_memory import InMemoryLightningStore
 
     async def run() -> None:
         store = InMemoryLightningStore()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import agl_core as agl
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, SeenRequest, real_or_scripted
 from pictures import Bar, data_url, draw, make_questions
 from vision_agent import MATCHES, PROTOCOLS, exact_match, make_agent
@@ -63,7 +64,7 @@ async def test_a_judge_without_a_verdict_gives_no_reward(verdict: str):
     def script(request: SeenRequest) -> Reply:
         return Reply(verdict if "fair judge" in str(request.body) else "red")
 
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     runner = agl.LitAgentRunner[Any](agl.OtelTracer())
     with real_or_scripted(script, "m", environ={}) as model:
         agent = make_agent("chat", "judged", model)

@@ -13,9 +13,9 @@ import pytest
 from agl_algo_gepa import GEPA
 from agl_core.agent import LitAgent
 from agl_core.errors import RunFailedError
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, NamedResources, PromptTemplate, Rollout
+from agl_store_memory import InMemoryLightningStore
 
 Answer = str | Exception | Callable[[], Awaitable[Any]] | SimpleNamespace
 

@@ -13,8 +13,8 @@ from agl_adapters import TraceToMessages
 from agl_algo_gepa import GEPA
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import PromptTemplate
+from agl_store_memory import InMemoryLightningStore
 
 OPTIONS: dict[str, Any] = {
     "max_iterations": 6,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agl_algo_gepa import GEPA
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, PromptTemplate
 from agl_prompt_search import MeteredModel
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import ScriptedModels
 from tests.plugins.agl_prompt_search.two_turns import TwoTurns, obedient, question, results
 

@@ -20,8 +20,8 @@ from agl_algo_grpo.grpo import group_advantages
 from agl_algo_grpo.samples import Group, Sample, Step
 from agl_algo_grpo.training import to_rows
 from agl_core import semconv
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Rollout, Span
+from agl_store_memory import InMemoryLightningStore
 
 
 def row(text: str, agent: str = "*") -> TrajectoryRow:

@@ -25,8 +25,8 @@ import agl_core as agl
 from agl_algo_grpo import GRPO
 from agl_core.algorithm import RunContext
 from agl_core.errors import ConfigError, LLMServerError, RunFailedError
-from agl_core.store import InMemoryLightningStore
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm import AlgorithmSuite
 from tests.processes import is_running, running_below
 

@@ -17,9 +17,9 @@ from aiohttp import web
 from openai import AsyncOpenAI
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 from agl_server_hf import HFServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.tiny_model import WEATHER_TOOL
 
 

@@ -16,9 +16,9 @@ from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.grpo import group_advantages
 from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decide
 from agl_core.algorithm import RewardRange, RolloutOutcome
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutStatus
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 
 Agent = Callable[[AsyncOpenAI], Awaitable[None]]

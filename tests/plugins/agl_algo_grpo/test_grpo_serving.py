@@ -12,8 +12,8 @@ from agl_algo_grpo import GRPOConfig
 from agl_algo_grpo.serving import Backend, Serving
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 
 
 class Fragile(LLMServer):

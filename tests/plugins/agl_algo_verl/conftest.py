@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from agl_algo_verl.cpu.settings import ENVIRONMENT
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
+from agl_store_memory import InMemoryLightningStore
 
 HERE = Path(__file__).parent
 

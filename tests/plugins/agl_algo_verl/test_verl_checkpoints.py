@@ -14,8 +14,8 @@ from agl_algo_verl.checkpoints import (
 )
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import EnqueueRolloutRequest
+from agl_store_memory import InMemoryLightningStore
 
 
 def checkpoint(folder: Path, step: int) -> None:

@@ -16,9 +16,9 @@ from agl_algo_verl.rows import Row, RowBuilder
 from agl_core import semconv
 from agl_core.algorithm import Run
 from agl_core.errors import AgentError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import LLM, AttemptedRollout, Span
 from agl_credit import Path, Turn, forked_advantages
+from agl_store_memory import InMemoryLightningStore
 
 TASKS = [{"question": "zero"}, {"question": "one"}]
 

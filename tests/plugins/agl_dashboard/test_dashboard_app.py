@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 
 from agl_core.plugins import AppSpec
-from agl_core.store import InMemoryLightningStore
 from agl_dashboard import DashboardApp
 from agl_store_http import LightningStoreServer, StoreAppOptions, installed_apps
+from agl_store_memory import InMemoryLightningStore
 
 SECRET = "a secret of more than sixteen characters"
 PAGE = "<!doctype html><html><head><title>agl</title></head><body></body></html>"

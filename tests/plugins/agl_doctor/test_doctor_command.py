@@ -11,10 +11,10 @@ from agl_core.cli import main
 from agl_core.doctor import _versions as versions_
 from agl_core.errors import MissingDependencyError, StoreUnavailableError
 from agl_core.plugins import get_registry
-from agl_core.store import InMemoryLightningStore
 from agl_doctor import check_environment, check_plugins, environment, run_store_checks
 from agl_doctor.examine import examine
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 HOOKS = """
 from agl_core.plugins import ComponentSpec, hookimpl

@@ -24,6 +24,7 @@ from agl_env_gymnasium.spaces import (
     observation_text,
     read_action,
 )
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 DIRECTIONS = ["left", "down", "right", "up"]
@@ -171,7 +172,7 @@ def test_an_algorithm_can_train_the_prompt():
 
 
 async def _play(agent: Any, task: Any, **resources: agl.Resource) -> float:
-    store = agl.InMemoryLightningStore()
+    store = InMemoryLightningStore()
     started = await store.start_rollout(input=task)
     return await agent.rollout_async(task, resources, started)
 

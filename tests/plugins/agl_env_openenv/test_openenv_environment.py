@@ -20,6 +20,7 @@ from agl_env_openenv import load
 from agl_env_openenv.actions import ActionFormat, InvalidActionError
 from agl_env_openenv.session import NoSessionLeftError, Session, SessionError
 from agl_env_openenv.slots import SessionSlots
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 from .rooms import Bet, Corridor, Lottery, Move, Outcome, Room, Tools, server
@@ -110,7 +111,7 @@ def play(environment: Any, task: Any, script: Any, **resources: Any) -> tuple[fl
     """Return the reward of an episode and the messages of the last request."""
 
     async def run(models: ScriptedModels) -> float:
-        store = agl.InMemoryLightningStore()
+        store = InMemoryLightningStore()
         started = await store.start_rollout(input=task)
         llm = agl.LLM(endpoint=models.base_url, model="q")
         return await environment.agent.rollout_async(task, {"llm": llm, **resources}, started)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_exec_cs import RunStore
+from agl_store_memory import InMemoryLightningStore
 
 CANCELLED = {"error": "AgentCancelledError: stopped", "error_type": "AgentCancelledError"}
 

@@ -17,10 +17,11 @@ import pytest
 from agl_core.errors import ConfigError, InvalidArgumentError, LaunchError
 from agl_core.execution import ExecutionEvent
 from agl_core.metrics import MeasureCalls
-from agl_core.store import InMemoryLightningStore, LightningStore, intercept
+from agl_core.store import LightningStore, intercept
 from agl_core.types import Rollout
 from agl_exec_cs import ClientServerExecutionStrategy
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 
 def strategy(n_runners: int = 2, **options: Any) -> ClientServerExecutionStrategy:

@@ -11,8 +11,8 @@ import pytest
 
 import agl_core as agl
 from agl_core.algorithm import run_batch
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 
 
 class Waits(agl.LitAgent[Any]):

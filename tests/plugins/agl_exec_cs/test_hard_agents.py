@@ -21,9 +21,10 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.algorithm import algo, run_batch
 from agl_core.errors import RunFailedError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, Rollout
+from agl_store_memory import InMemoryLightningStore
 from tests.processes import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

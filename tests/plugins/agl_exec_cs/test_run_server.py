@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_exec_cs import RunServer
 from agl_serving import TokenVerifier
 from agl_store_http import LightningStoreClient
+from agl_store_memory import InMemoryLightningStore
 
 SECRET = "a secret of more than sixteen characters"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from agl_core.execution import ThreadingEvent
-from agl_core.store import InMemoryLightningStore
 from agl_exec_cs import RunnerClient, RunStore, first_worker
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 
 def test_a_seed_gives_the_same_id_again() -> None:

@@ -12,8 +12,8 @@ import kubernetes
 import pytest
 
 from agl_core.errors import LaunchError
-from agl_core.store import InMemoryLightningStore
 from agl_exec_k8s import KubernetesExecutionStrategy, api
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_exec_k8s.cluster import Cluster
 from tests.plugins.agl_exec_k8s.cluster.cluster import TOKEN
 from tests.plugins.agl_exec_k8s.cluster.objects import NAMESPACE

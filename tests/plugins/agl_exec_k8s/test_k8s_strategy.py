@@ -15,9 +15,10 @@ import pytest
 
 from agl_core.errors import LaunchError
 from agl_core.execution import ExecutionEvent
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_exec_k8s import KubernetesExecutionStrategy
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_exec_k8s.cluster import Cluster
 from tests.plugins.agl_exec_k8s.parts import make_batch, outcome, permissions, working_pod
 

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from agl_core.errors import ConfigError, LaunchError, PermissionDeniedError
 from agl_core.execution import ExecutionEvent
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate
 from agl_exec_ray import RayConfig, RayExecutionStrategy
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_exec_ray.parts import RETRIED, actor_processes
 
 
@@ -261,7 +262,7 @@ def test_a_train_file_runs_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_used_is_named(address: str) -> None:
     program = (
         "import agl_core as agl, sys\n"
-        "from agl_core.store import InMemoryLightningStore\n"
+        "from agl_store_memory import InMemoryLightningStore\n"
         "from agl_exec_ray import RayExecutionStrategy\n"
         "try:\n"
         f"    RayExecutionStrategy(address={address!r}).execute(None, None, "

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate
 from agl_exec_ray import RayExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_exec_ray.parts import PolicyGradient, actor_processes, make_agent
 
 RUNNERS = 200

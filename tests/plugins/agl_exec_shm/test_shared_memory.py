@@ -14,9 +14,10 @@ import pytest
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionEvent
 from agl_core.execution._supervise import BundleThread
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 
 Algorithm = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from agl_core.execution import ExecutionEvent
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_exec_shm import strategy as shm
+from agl_store_memory import InMemoryLightningStore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 

@@ -16,7 +16,7 @@ import pytest
 
 from agl_core.cli import main
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_export import (
     ExportReport,
     Selection,
@@ -26,6 +26,7 @@ from agl_export import (
     read_rows,
 )
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 from .recorded import call, reward, said, user
 

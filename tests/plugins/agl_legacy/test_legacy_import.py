@@ -18,6 +18,7 @@ import pytest
 import agl_core
 import agl_core.emitter
 import agl_legacy
+from agl_store_memory import InMemoryLightningStore
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_names_are_found_in_every_form_of_import() -> None:
     )
     assert scope["A"] is agl_core.LitAgent
     assert scope["PromptTemplate"] is agl_core.PromptTemplate
-    assert scope["memory"].InMemoryLightningStore is agl_core.InMemoryLightningStore
+    assert scope["memory"].InMemoryLightningStore is InMemoryLightningStore
     agl = scope["agl"]
     assert agl.store.base.UNSET is import_module("agl_core.store").UNSET
     assert agl.utils.otel.flatten_attributes({"a": {"b": 1}}) == {"a.b": 1}  # never imported above

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.metrics import Metric, Recorder, record, recording
-from agl_core.store import InMemoryLightningStore
 from agl_metrics_prometheus import PrometheusMetrics
 from agl_metrics_prometheus.page import metrics_page
 from agl_metrics_prometheus.totals import Series, all_totals, read_folder
 from agl_store_http import StoreApp, StoreAppOptions
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import MetricsSuite
 from tests.plugins.agl_metrics_prometheus.conftest import fetch, parse
 

@@ -13,10 +13,11 @@ from pydantic import ValidationError
 import agl_promote.promotion as promotions
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.store import InMemoryLightningStore, Interceptor, StoreCall, intercept
+from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
 from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
 from agl_promote.experiment import used_tasks
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
 
 

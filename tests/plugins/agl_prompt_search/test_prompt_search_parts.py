@@ -13,7 +13,6 @@ import pytest
 from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, MissingDependencyError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import LLM, PromptTemplate
 from agl_prompt_search import (
     PromptFiles,
@@ -24,6 +23,7 @@ from agl_prompt_search import (
     require_messages,
     require_tasks,
 )
+from agl_store_memory import InMemoryLightningStore
 
 
 def template(text: str) -> PromptTemplate:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 
 Backend = Callable[..., dict[str, Any]]

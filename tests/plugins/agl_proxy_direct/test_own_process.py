@@ -23,10 +23,10 @@ import pytest
 from agl_core import semconv
 from agl_core.errors import LaunchError
 from agl_core.metrics import recording
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy, UpstreamSpec
 from agl_serving import mint_token
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 from tests.core.metrics.held import Held
 from tests.processes import running_below
@@ -195,7 +195,7 @@ async def test_a_process_that_cannot_start_is_an_error(
 PROGRAM = """
 import asyncio, os, signal, sys, time
 from agl_core.execution import ThreadingEvent, supervise
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 
 async def main():

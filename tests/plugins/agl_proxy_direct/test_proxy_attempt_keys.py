@@ -10,10 +10,11 @@ from openai import AsyncOpenAI, AuthenticationError, OpenAI, PermissionDeniedErr
 
 import agl_core as agl
 from agl_core import semconv
-from agl_core.store import InMemoryLightningStore, LightningStoreThreaded
 from agl_proxy_direct import DirectProxy
 from agl_serving import TokenVerifier, is_token, mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_kit import LightningStoreThreaded
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import ScriptedModels
 
 SECRET = "a-secret-of-good-length"

@@ -11,9 +11,9 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels, ToolCall, prompt_tokens, tokenize
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

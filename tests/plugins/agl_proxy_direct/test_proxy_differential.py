@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 
 from .odd_streams import STREAMS, Intended, answers
 

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
 from agl_testing.models import Reply, ScriptedModels
 from agl_testing.proxy import TroubledStore

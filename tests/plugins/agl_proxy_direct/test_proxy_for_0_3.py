@@ -11,6 +11,7 @@ import agl_core as agl
 from agl_core.errors import ConfigError
 from agl_proxy_direct import DirectProxy
 from agl_serving import PythonServerLauncherArgs
+from agl_store_memory import InMemoryLightningStore
 
 MODELS = [
     {
@@ -25,7 +26,7 @@ def make(*args: Any, **options: Any) -> Any:
 
 
 def test_it_is_the_default_proxy() -> None:
-    store = agl.InMemoryLightningStore(thread_safe=True)
+    store = InMemoryLightningStore(thread_safe=True)
     for proxy in (make(port=0, model_list=MODELS, store=store), make(0, MODELS, store)):
         assert isinstance(proxy, DirectProxy)
         assert proxy.get_store() is store
@@ -72,7 +73,7 @@ def test_an_option_without_an_equivalent_is_named(options: dict[str, Any], named
 
 async def test_launcher_args_may_hold_the_address() -> None:
     args = PythonServerLauncherArgs(host="127.0.0.1", port=0, launch_mode="thread")
-    store = agl.InMemoryLightningStore(thread_safe=True)
+    store = InMemoryLightningStore(thread_safe=True)
     proxy = make(model_list=MODELS, store=store, launcher_args=args)
     await proxy.start()
     try:

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_serving import PythonServerLauncherArgs
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 from .hostile_calls import ANSWERS, HI, KEY, REQUESTS, huge_answers, huge_requests
 from .raw_backend import RawBackend, http_response, raw_call

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_proxy_litellm import LiteLLMProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
 
 LITELLM_OWN = (

@@ -317,7 +317,7 @@ def guard(event, args):
 
 sys.addaudithook(guard)
 
-from agl_core import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_core.plugins import build_component
 
 entries = [

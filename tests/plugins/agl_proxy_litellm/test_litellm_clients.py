@@ -7,8 +7,8 @@ from typing import Any
 import litellm
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels, tokenize
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -11,9 +11,9 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import ScriptedModels, tokenize
 
 

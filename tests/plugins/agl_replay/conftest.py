@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agl_core.agent import LitAgent
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Rollout
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import Script
 

@@ -10,10 +10,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from agl_core.agent import LitAgent
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import NamedResources, Rollout
 from agl_replay import NotReplayableError, replay
 from agl_replay.differences import differences
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest
 

@@ -15,10 +15,10 @@ from mcp.client.stdio import stdio_client
 from openai import AsyncOpenAI
 
 from agl_core.agent import LitAgent
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import NamedResources, Rollout
 from agl_replay import replay
 from agl_replay.mcp import RecordedSession
+from agl_store_memory import InMemoryLightningStore
 
 SERVER = StdioServerParameters(
     command=sys.executable, args=[str(Path(__file__).with_name("mcp_server.py"))]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Rollout
 from agl_replay import replay
+from agl_store_memory import InMemoryLightningStore
 
 from .replay_agents import WeatherAgent, weather_script
 

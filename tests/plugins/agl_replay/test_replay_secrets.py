@@ -11,13 +11,13 @@ from openai import OpenAI
 
 from agl_core.agent import LitAgent
 from agl_core.errors import AglError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import NamedResources, Rollout
 from agl_replay import read_recording, replay
 from agl_replay.proxy import ReplayProxy, recorded_backends
 from agl_replay.session import ReplaySession
 from agl_serving import mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply
 
 from .replay_agents import WeatherAgent, weather_script

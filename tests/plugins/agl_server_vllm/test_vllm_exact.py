@@ -18,10 +18,10 @@ from vllm_parts.recorder import Recorder
 from vllm_parts.transformers_process import Transformers
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core import InMemoryLightningStore
 from agl_core.plugins import build_component
 from agl_core.proxy import LLMProxy
 from agl_server_vllm import VLLMServer
+from agl_store_memory import InMemoryLightningStore
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 

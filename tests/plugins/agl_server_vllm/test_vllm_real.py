@@ -19,11 +19,11 @@ from openai import AsyncOpenAI
 from vllm_parts.transformers_process import Transformers
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core import InMemoryLightningStore
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]

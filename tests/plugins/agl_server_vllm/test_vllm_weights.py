@@ -12,7 +12,6 @@ import pytest
 from vllm_parts.calls import chat, held_chat, release, until
 from vllm_parts.models import SHAPES, write_adapter, write_model
 
-from agl_core import InMemoryLightningStore
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
@@ -23,6 +22,7 @@ from agl_server_vllm.weights import (
     tensor_shapes,
     write_blank_adapter,
 )
+from agl_store_memory import InMemoryLightningStore
 
 MakeServer = Callable[..., VLLMServer]
 HEADLESS = {name: shape for name, shape in SHAPES.items() if name != "lm_head.weight"}

@@ -14,9 +14,9 @@ import pytest_asyncio
 from agl_core import semconv
 from agl_core.cli import main
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import Record
 from agl_core.types import Attempt, Rollout, RolloutConfig, Span
 from agl_simulate import fit
+from agl_store_kit import Record
 from agl_store_sqlite import SqliteLightningStore
 
 CALL = {"gen_ai.request.model": "q"}

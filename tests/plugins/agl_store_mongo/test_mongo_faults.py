@@ -10,7 +10,7 @@ from agl_core.errors import (
     StoreDataError,
     StoreUnavailableError,
 )
-from agl_core.store import late_seconds
+from agl_store_kit import late_seconds
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
 from agl_testing.samples import span_of

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from agl_core.store import NoticeFeed, RolloutQuery, run_query
 from agl_core.types import RolloutConfig
+from agl_store_kit import NoticeFeed, RolloutQuery, run_query
 from agl_store_mongo import MongoLightningStore, feed
 from agl_testing.database import SharedStoreSuite
 from agl_testing.database.clocks import check_clocks

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from agl_core.store import Record
+from agl_store_kit import Record
 from agl_store_sqlite import SqliteLightningStore
 from agl_testing.samples import span_of
 

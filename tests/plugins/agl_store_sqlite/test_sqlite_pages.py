@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.store import RolloutQuery
 from agl_core.types import EnqueueRolloutRequest
+from agl_store_kit import RolloutQuery
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.queries import find_rollouts
 

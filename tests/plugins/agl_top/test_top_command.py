@@ -17,7 +17,7 @@ import time
 import pytest
 from rich.console import Console
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_top import Sampler
 from agl_top.screen import Screen
 from agl_top.words import ago, printable, seconds, spark

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import (
 )
 from opentelemetry.trace import SpanKind
 
-from agl_core.store import InMemoryLightningStore
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from agl_trace.otlp.exporter import LightningStoreOTLPExporter
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from agl_core.doctor import Finding
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import AttemptedRollout, RolloutConfig, Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Clock
 from agl_testing.samples import full_span, reward_span, span_of
 from agl_testing.traces import trace

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from agl_core.cli import main
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span, TraceStatus
 from agl_store_http import LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 
 from .collector import Collector
 

@@ -27,8 +27,8 @@ from traced_work import (
 from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ToolCall
 from agl_testing.models import prompt_tokens
 from agl_tracer_agentops import AgentOpsTracer

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 from agl_train.failures import Failures, retried_attempts
 
 FAILING = """

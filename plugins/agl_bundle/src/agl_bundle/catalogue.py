@@ -43,6 +43,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
     "agl-simulate": "command.simulate",
     "agl-store-http": "store.http command.store check.port",
+    "agl-store-memory": "store.memory",
     "agl-store-mongo": "store.mongo",
     "agl-store-postgres": "store.postgres check.postgres",
     "agl-store-sqlite": "store.sqlite",
@@ -57,6 +58,8 @@ PACKAGES: Final[Mapping[str, str]] = {
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
+    "InMemoryLightningStore": ("agl_store_memory", "agl-store-memory"),
+    "LightningStoreThreaded": ("agl_store_kit", "agl-store-kit"),
     "LightningStoreClient": ("agl_store_http", "agl-store-http"),
     "LightningStoreServer": ("agl_store_http", "agl-store-http"),
     "ClientServerExecutionStrategy": ("agl_exec_cs", "agl-exec-cs"),

@@ -22,13 +22,13 @@ from agl_core.store import (
     InterceptedStore,
     Interceptor,
     LightningStore,
-    LightningStoreThreaded,
     Next,
     StoreCall,
     Unset,
 )
 from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout, ExecutionEvent, Worker
 from agl_store_http import LightningStoreClient
+from agl_store_kit import LightningStoreThreaded
 
 __all__ = ["RunClaims", "RunStore", "RunnerClient"]
 

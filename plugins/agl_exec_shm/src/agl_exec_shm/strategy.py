@@ -29,8 +29,9 @@ from agl_core.execution import (
     supervise,
 )
 from agl_core.plugins import configured_by
-from agl_core.store import InterceptedStore, LightningStore, LightningStoreThreaded
+from agl_core.store import InterceptedStore, LightningStore
 from agl_exec_shm.config import SharedMemoryConfig
+from agl_store_kit import LightningStoreThreaded
 
 logger = logging.getLogger(__name__)
 

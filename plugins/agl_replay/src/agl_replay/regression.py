@@ -11,12 +11,12 @@ from typing import Any
 from agl_core.agent import LitAgent
 from agl_core.algorithm import comparable
 from agl_core.runner import Hook
-from agl_core.store import InMemoryLightningStore
 from agl_core.tracer import OtelTracer, Tracer
 from agl_replay.proxy import replay_proxy
 from agl_replay.replaying import ReplayResult, run_session
 from agl_replay.session import OnDivergence, ReplaySession
 from agl_replay.suites import Suite
+from agl_store_memory import InMemoryLightningStore
 
 __all__ = ["SuiteResult", "replay_suite"]
 

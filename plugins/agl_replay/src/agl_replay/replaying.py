@@ -13,7 +13,7 @@ from agl_core.agent import LitAgent
 from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
 from agl_core.runner import Hook, LitAgentRunner
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.tracer import OtelTracer, Tracer
 from agl_core.types import Rollout, Span
 from agl_proxy_direct import DirectProxy
@@ -24,6 +24,7 @@ from agl_replay.proxy import replay_proxy
 from agl_replay.recording import RecordedCall, Recording, final_reward, read_recording
 from agl_replay.report import changed_at, result_lines
 from agl_replay.session import Divergence, OnDivergence, ReplaySession
+from agl_store_memory import InMemoryLightningStore
 
 __all__ = ["ReplayResult", "replay"]
 

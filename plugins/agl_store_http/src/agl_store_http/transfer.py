@@ -16,9 +16,10 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from agl_core.errors import ConfigError, InvalidArgumentError, MissingDependencyError
-from agl_core.store import LightningStore, Record, RecordKind, Restorable, encode_span
+from agl_core.store import LightningStore, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 from agl_store_http.secrets import masked
+from agl_store_kit import Record, RecordKind, Restorable
 
 __all__ = [
     "copy_records",

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from agl_core.store import (
+    EncodedSpan,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+)
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker
+from agl_store_kit import (
     AttemptQuery,
     ClaimRequest,
     Decide,
     DecideResources,
     DecideWorker,
-    EncodedSpan,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
     ResourcesQuery,
     RolloutQuery,
     RolloutRecord,
@@ -24,7 +27,6 @@ from agl_core.store import (
     StorageBackend,
     WorkerQuery,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker
 from agl_store_mongo.config import MongoConfig
 from agl_store_mongo.connection import Connection
 

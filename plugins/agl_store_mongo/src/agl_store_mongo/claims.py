@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from pymongo import ASCENDING, ReturnDocument
 
-from agl_core import lifecycle
 from agl_core.ids import generate_id
-from agl_core.lifecycle import Change
-from agl_core.store import ClaimRequest, Notice, RolloutState, notices_of
 from agl_core.types import Attempt, Rollout, RolloutConfig, evolve
+from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle, notices_of
+from agl_store_kit.lifecycle import Change
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (
     Document,
@@ -42,7 +41,7 @@ class Claims:
         self._feed = feed
 
     async def claim(self, request: ClaimRequest) -> list[tuple[Rollout, Attempt]]:
-        """Claim rollouts; see :meth:`agl_core.store.StorageBackend.claim`."""
+        """Claim rollouts; see :meth:`agl_store_kit.StorageBackend.claim`."""
         token = request.key or generate_id(16)
         claimed = await self._claimed_under(token, request.limit) if request.key else []
         if not claimed:

@@ -14,7 +14,7 @@ from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from agl_core.errors import StoreDataError
-from agl_core.store import BackendListener, OwnLoop
+from agl_store_kit import BackendListener, OwnLoop
 from agl_store_mongo.claims import Claims
 from agl_store_mongo.config import MongoConfig
 from agl_store_mongo.database import Database

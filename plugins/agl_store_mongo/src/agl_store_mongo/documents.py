@@ -22,9 +22,8 @@ from bson import Binary
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agl_core import lifecycle
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import EncodedSpan, RolloutState, StoredSpan
+from agl_core.store import EncodedSpan, StoredSpan
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -35,6 +34,7 @@ from agl_core.types import (
     construct,
     evolve,
 )
+from agl_store_kit import RolloutState, lifecycle
 
 __all__ = [
     "WITHOUT_INPUT",

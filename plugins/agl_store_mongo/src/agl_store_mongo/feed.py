@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from pymongo.errors import OperationFailure, PyMongoError
 
-from agl_core.store import BackendListener, Notice, NoticeFeed
 from agl_core.types import FINISHED_STATUSES
+from agl_store_kit import BackendListener, Notice, NoticeFeed
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Document
 

@@ -17,10 +17,16 @@ from pydantic import BaseModel
 from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
-from agl_core.store import (
+from agl_core.store import EncodedSpan, LightningStoreStatistics
+from agl_core.types import (
+    RUNNING_STATUSES,
+    Attempt,
+    ResourcesUpdate,
+    RolloutStatus,
+    Worker,
+)
+from agl_store_kit import (
     AttemptQuery,
-    EncodedSpan,
-    LightningStoreStatistics,
     Query,
     ResourcesQuery,
     RolloutQuery,
@@ -29,13 +35,6 @@ from agl_core.store import (
     WorkerQuery,
     run_query,
     sortable_fields,
-)
-from agl_core.types import (
-    RUNNING_STATUSES,
-    Attempt,
-    ResourcesUpdate,
-    RolloutStatus,
-    Worker,
 )
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agl_core.ids import generate_id
-from agl_core.store import DecideResources, Notice
 from agl_core.types import ResourcesUpdate
+from agl_store_kit import DecideResources, Notice
 from agl_store_mongo.database import NEVER_LATEST, Database
 from agl_store_mongo.documents import Document, encode_resources, resources_from
 from agl_store_mongo.feed import Feed
@@ -32,7 +32,7 @@ class Resources:
     async def put(
         self, resources_id: str, decide: DecideResources, becomes_latest: bool, key: str | None
     ) -> ResourcesUpdate:
-        """Write a snapshot; see :meth:`agl_core.store.StorageBackend.put_resources`."""
+        """Write a snapshot; see :meth:`agl_store_kit.StorageBackend.put_resources`."""
         token = key or generate_id(16)
         while True:
             document = await self._db.resources.find_one(self._db.by(resources_id=resources_id))

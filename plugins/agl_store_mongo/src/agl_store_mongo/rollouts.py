@@ -11,18 +11,18 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agl_core import lifecycle
 from agl_core.ids import generate_id
-from agl_core.lifecycle import Change
-from agl_core.store import (
+from agl_core.types import Attempt, Rollout, evolve
+from agl_store_kit import (
     Decide,
     RolloutRecord,
     RolloutState,
     changed_figures,
+    lifecycle,
     notices_of,
     rollout_not_found,
 )
-from agl_core.types import Attempt, Rollout, evolve
+from agl_store_kit.lifecycle import Change
 from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import (
     WITHOUT_INPUT,
@@ -72,7 +72,7 @@ class Rollouts:
     async def insert(
         self, rollouts: Sequence[Rollout], begin: Decide | None, worker_id: str | None
     ) -> list[RolloutRecord] | None:
-        """Insert rollouts; see :meth:`agl_core.store.StorageBackend.insert_rollouts`."""
+        """Insert rollouts; see :meth:`agl_store_kit.StorageBackend.insert_rollouts`."""
         first = await self._db.draw("order", len(rollouts))
         if any(rollout.resources_id is None for rollout in rollouts):
             latest = await self._db.latest_resources("resources_id")
@@ -111,7 +111,7 @@ class Rollouts:
         record: Record | None = None,
         only_revived: bool = False,
     ) -> RolloutRecord:
-        """Change a rollout; see :meth:`agl_core.store.StorageBackend.change`.
+        """Change a rollout; see :meth:`agl_store_kit.StorageBackend.change`.
 
         Args:
             rollout_id: The rollout.

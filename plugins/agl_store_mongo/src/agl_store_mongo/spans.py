@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from agl_core.errors import AttemptEndedError
-from agl_core.store import (
+from agl_core.store import EncodedSpan
+from agl_store_kit import (
     HIGHEST_COUNTED_SEQUENCE_ID,
     Decide,
-    EncodedSpan,
     attempt_not_found,
     rollout_not_found,
 )
@@ -31,7 +31,7 @@ class Spans:
         self._rollouts = rollouts
 
     async def append(self, spans: Sequence[EncodedSpan], arrived: Decide) -> list[EncodedSpan]:
-        """Store spans; see :meth:`agl_core.store.StorageBackend.append_spans`."""
+        """Store spans; see :meth:`agl_store_kit.StorageBackend.append_spans`."""
         records = await self._records_of(spans)
         by_key = {
             (span.rollout_id, span.attempt_id, span.span_id): span for span in reversed(spans)
@@ -116,7 +116,7 @@ class Spans:
         return [span for place, span in enumerate(spans) if place not in taken]
 
     async def draw(self, rollout_ids: Sequence[str]) -> list[int]:
-        """Draw sequence ids; see :meth:`agl_core.store.StorageBackend.draw_sequence_ids`."""
+        """Draw sequence ids; see :meth:`agl_store_kit.StorageBackend.draw_sequence_ids`."""
         numbers = Counter(rollout_ids)
         counters = await self._update_counters(
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agl_core.plugins import configured_by
-from agl_core.store import EngineStore
+from agl_store_kit import EngineStore
 from agl_store_mongo.backend import MongoBackend
 from agl_store_mongo.config import MongoConfig
 

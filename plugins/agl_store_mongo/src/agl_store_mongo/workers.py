@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agl_core.ids import generate_id
-from agl_core.store import Decide, DecideWorker, RolloutState, worker_notice
 from agl_core.types import Attempt, Worker, evolve
+from agl_store_kit import Decide, DecideWorker, RolloutState, worker_notice
 from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import Document, worker_fields, worker_from
 from agl_store_mongo.feed import Feed
@@ -40,7 +40,7 @@ class Workers:
     # -- changing --------------------------------------------------------------------------------
 
     async def change(self, worker_id: str, decide: DecideWorker) -> Worker:
-        """Change a worker; see :meth:`agl_core.store.StorageBackend.change_worker`."""
+        """Change a worker; see :meth:`agl_store_kit.StorageBackend.change_worker`."""
         document = await self._find(worker_id)
         if document is not None and document["current_rollout_id"] is not None:
             await self._carry_out_release(document)

@@ -10,16 +10,18 @@ from typing import Final, TypeVar
 
 from psycopg import errors
 
-from agl_core.lifecycle import Change
 from agl_core.store import (
+    EncodedSpan,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+)
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker
+from agl_store_kit import (
     AttemptQuery,
     ClaimRequest,
     Decide,
     DecideResources,
     DecideWorker,
-    EncodedSpan,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
     Record,
     ResourcesQuery,
     RolloutQuery,
@@ -29,7 +31,7 @@ from agl_core.store import (
     StorageBackend,
     WorkerQuery,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker
+from agl_store_kit.lifecycle import Change
 from agl_store_postgres import maintenance
 from agl_store_postgres.claims import claim_heads, give_back
 from agl_store_postgres.config import PostgresConfig
@@ -292,7 +294,7 @@ class PostgresBackend(StorageBackend):
     # -- maintenance -----------------------------------------------------------------------------
 
     async def restore(self, records: Sequence[Record]) -> int:
-        """Store records unchanged; see :class:`agl_core.store.Restorable`."""
+        """Store records unchanged; see :class:`agl_store_kit.Restorable`."""
         return await self._transact(lambda tx: maintenance.restore(tx, records))
 
     async def drop_rollouts(self, *, ended_before: float | None, keep_last: int | None) -> int:

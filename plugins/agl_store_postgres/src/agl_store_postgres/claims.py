@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from agl_core import lifecycle
-from agl_core.store import ClaimRequest, Notice, RolloutState, attempt_not_found
 from agl_core.types import Attempt, Rollout, evolve
+from agl_store_kit import ClaimRequest, Notice, RolloutState, attempt_not_found, lifecycle
 from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
 from agl_store_postgres.transaction import (
     StoredState,
@@ -28,7 +27,7 @@ _QUEUED: Final = "SELECT 1 FROM @rollouts WHERE queue_position IS NOT NULL LIMIT
 async def claim_heads(
     tx: Transaction, request: ClaimRequest, *, wait: bool
 ) -> list[tuple[Rollout, Attempt]] | None:
-    """Claim rollouts; see :meth:`agl_core.store.StorageBackend.claim`.
+    """Claim rollouts; see :meth:`agl_store_kit.StorageBackend.claim`.
 
     Args:
         tx: The transaction.

@@ -21,7 +21,7 @@ from typing import Final
 import psycopg
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import BackendListener, Notice, NoticeFeed
+from agl_store_kit import BackendListener, Notice, NoticeFeed
 from agl_store_postgres.config import PostgresConfig
 from agl_store_postgres.pool import Connection, Pool
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from agl_core.lifecycle import Change
-from agl_core.store import Decide, RolloutRecord, RolloutState, rollout_notice
 from agl_core.types import Rollout, evolve
+from agl_store_kit import Decide, RolloutRecord, RolloutState, rollout_notice
+from agl_store_kit.lifecycle import Change
 from agl_store_postgres.records import LATEST_RESOURCES, ROLLOUT_FIELDS, columns, worker_from
 from agl_store_postgres.transaction import (
     StoredState,

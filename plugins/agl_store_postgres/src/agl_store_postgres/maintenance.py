@@ -10,8 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.lifecycle import Change
-from agl_core.store import Record, RolloutState, duration_of, encode_span, last_rewards
+from agl_core.store import encode_span
 from agl_core.types import (
     QUEUING_STATUSES,
     Attempt,
@@ -21,6 +20,8 @@ from agl_core.types import (
     Worker,
     becomes_latest,
 )
+from agl_store_kit import Record, RolloutState, duration_of, last_rewards
+from agl_store_kit.lifecycle import Change
 from agl_store_postgres.schema import ROLLOUTS_PER_PARTITION, partition_of
 from agl_store_postgres.spans import append_spans
 from agl_store_postgres.transaction import Transaction

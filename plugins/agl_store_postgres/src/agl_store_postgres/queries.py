@@ -12,20 +12,18 @@ from typing import Any, Final, TypeVar
 from psycopg import errors
 
 from agl_core.errors import StoreDataError
-from agl_core.store import (
+from agl_core.store import EncodedSpan, LightningStoreStatistics, StoredSpan
+from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
+from agl_store_kit import (
     AttemptQuery,
-    EncodedSpan,
-    LightningStoreStatistics,
     Query,
     ResourcesQuery,
     RolloutQuery,
     RolloutRecord,
     SpanQuery,
-    StoredSpan,
     WorkerQuery,
     sortable_fields,
 )
-from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
 from agl_store_postgres.pool import Pool, Rows
 from agl_store_postgres.records import (
     ATTEMPT_FIELDS,

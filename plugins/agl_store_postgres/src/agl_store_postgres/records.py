@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError, StoreDataError
-from agl_core.store import RolloutRecord
 from agl_core.types import (
     Attempt,
     NamedResources,
@@ -23,6 +22,7 @@ from agl_core.types import (
     Worker,
     construct,
 )
+from agl_store_kit import RolloutRecord
 
 __all__ = [
     "ATTEMPT_FIELDS",

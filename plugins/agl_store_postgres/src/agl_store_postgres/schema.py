@@ -139,7 +139,7 @@ CREATE INDEX ON @rollouts (mode, start_time DESC, ordinal);
 CREATE INDEX ON @rollouts (reward DESC NULLS LAST, ordinal);
 CREATE INDEX ON @rollouts (duration DESC NULLS LAST, ordinal);
 """
-"""Keeps the figures that rollouts are sorted by (:func:`agl_core.store.changed_figures`), and
+"""Keeps the figures that rollouts are sorted by (:func:`agl_store_kit.changed_figures`), and
 finds rollouts by mode."""
 
 _MIGRATIONS: Final = (_V1, _V2)

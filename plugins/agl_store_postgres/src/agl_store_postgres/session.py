@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from agl_core.errors import StoreDataError
-from agl_core.store import BackendListener, OwnLoop
+from agl_store_kit import BackendListener, OwnLoop
 from agl_store_postgres.config import PostgresConfig
 from agl_store_postgres.errors import UNTRANSLATED, translated
 from agl_store_postgres.feed import Feed

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from agl_core.lifecycle import Change
-from agl_core.store import (
+from agl_core.store import EncodedSpan
+from agl_core.types import Rollout, Worker
+from agl_store_kit import (
     HIGHEST_COUNTED_SEQUENCE_ID,
     Decide,
-    EncodedSpan,
     RolloutState,
     attempt_not_found,
     rollout_not_found,
 )
-from agl_core.types import Rollout, Worker
+from agl_store_kit.lifecycle import Change
 from agl_store_postgres.records import SPAN_FIELDS, columns, searchable
 from agl_store_postgres.schema import partition_of
 from agl_store_postgres.transaction import (
@@ -42,7 +42,7 @@ Key = tuple[int, str, str]
 async def append_spans(
     tx: Transaction, spans: Sequence[EncodedSpan], arrived: Decide, *, look: bool
 ) -> list[EncodedSpan]:
-    """Store spans; see :meth:`agl_core.store.StorageBackend.append_spans`.
+    """Store spans; see :meth:`agl_store_kit.StorageBackend.append_spans`.
 
     Args:
         tx: The transaction.

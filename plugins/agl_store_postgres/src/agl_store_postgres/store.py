@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agl_core.plugins import configured_by
-from agl_core.store import EngineStore, Record
+from agl_store_kit import EngineStore, Record
 from agl_store_postgres.backend import PostgresBackend
 from agl_store_postgres.config import PostgresConfig
 
@@ -53,7 +53,7 @@ class PostgresLightningStore(EngineStore):
         """Store records that are not there yet, unchanged, in one transaction.
 
         Args:
-            records: See :class:`agl_core.store.Restorable`.
+            records: See :class:`agl_store_kit.Restorable`.
 
         Returns:
             How many records were stored.

@@ -16,8 +16,8 @@ import psycopg
 from psycopg import AsyncConnection
 from pydantic_core import from_json, to_json
 
-from agl_core.lifecycle import Change, is_watched
-from agl_core.store import (
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl_store_kit import (
     Notice,
     RolloutRecord,
     RolloutState,
@@ -27,7 +27,7 @@ from agl_core.store import (
     rollout_notice,
     worker_notice,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl_store_kit.lifecycle import Change, is_watched
 from agl_store_postgres.records import (
     ATTEMPT_FIELDS,
     NO_PAYLOAD_COLUMNS,
@@ -148,7 +148,7 @@ class Transaction:
     ) -> StoredState:
         """Lock and read what a decision about a rollout is based on.
 
-        Arguments as in :meth:`agl_core.store.StorageBackend.change`.
+        Arguments as in :meth:`agl_store_kit.StorageBackend.change`.
 
         Raises:
             RolloutNotFoundError: There is no such rollout.

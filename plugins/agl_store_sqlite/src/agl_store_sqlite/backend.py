@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from agl_core import lifecycle
-from agl_core.lifecycle import Change
 from agl_core.store import (
+    EncodedSpan,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+)
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker, evolve
+from agl_store_kit import (
     AttemptQuery,
     ClaimRequest,
     Decide,
     DecideResources,
     DecideWorker,
-    EncodedSpan,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
     Notice,
     ResourcesQuery,
     RolloutQuery,
@@ -28,8 +29,9 @@ from agl_core.store import (
     StorageBackend,
     WorkerQuery,
     attempt_not_found,
+    lifecycle,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Worker, evolve
+from agl_store_kit.lifecycle import Change
 from agl_store_sqlite import queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.database import Database

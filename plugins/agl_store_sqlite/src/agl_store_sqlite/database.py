@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from agl_core.errors import StoreDataError
-from agl_core.store import Notice
+from agl_store_kit import Notice
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.errors import naming
 from agl_store_sqlite.remote import RemoteChanges

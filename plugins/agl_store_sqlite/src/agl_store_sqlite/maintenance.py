@@ -8,14 +8,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import (
-    Notice,
-    Record,
-    attempt_not_found,
-    duration_of,
-    encode_span,
-    reward_of,
-)
+from agl_core.store import encode_span
 from agl_core.types import (
     QUEUING_STATUSES,
     Attempt,
@@ -25,6 +18,7 @@ from agl_core.types import (
     Worker,
     becomes_latest,
 )
+from agl_store_kit import Notice, Record, attempt_not_found, duration_of, reward_of
 from agl_store_sqlite.queries import get_resources
 from agl_store_sqlite.spans import insert_spans
 from agl_store_sqlite.transaction import Transaction

@@ -12,18 +12,17 @@ from typing import Any, Final, TypeVar
 
 from pydantic_core import to_json
 
-from agl_core.store import (
+from agl_core.store import EncodedSpan, StoredSpan
+from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
+from agl_store_kit import (
     AttemptQuery,
-    EncodedSpan,
     Query,
     ResourcesQuery,
     RolloutQuery,
     RolloutRecord,
     SpanQuery,
-    StoredSpan,
     WorkerQuery,
 )
-from agl_core.types import Attempt, ResourcesUpdate, RolloutStatus, Worker
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
     LATEST_ATTEMPT,

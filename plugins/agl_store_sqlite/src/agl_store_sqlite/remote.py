@@ -28,7 +28,7 @@ import psutil
 from pydantic_core import from_json, to_json
 
 from agl_core.errors import AglError
-from agl_core.store import Notice
+from agl_store_kit import Notice
 
 if TYPE_CHECKING:
     from agl_store_sqlite.database import Database

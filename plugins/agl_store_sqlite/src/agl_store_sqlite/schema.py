@@ -213,7 +213,7 @@ CREATE INDEX rollouts_mode ON rollouts (mode, start_time DESC);
 CREATE INDEX rollouts_reward ON rollouts (reward DESC, ordinal, mode);
 CREATE INDEX rollouts_duration ON rollouts (duration DESC, ordinal, mode);
 """
-"""Keeps the figures that rollouts are sorted by (:func:`agl_core.store.changed_figures`), and
+"""Keeps the figures that rollouts are sorted by (:func:`agl_store_kit.changed_figures`), and
 finds rollouts by mode. NULL sorts as the smallest value, as a missing figure does."""
 
 _MIGRATIONS: Final = (_V1, _V2, _V3, _V4, _V5)

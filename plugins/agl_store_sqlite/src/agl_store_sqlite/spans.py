@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from agl_core.store import HIGHEST_COUNTED_SEQUENCE_ID, EncodedSpan
+from agl_core.store import EncodedSpan
+from agl_store_kit import HIGHEST_COUNTED_SEQUENCE_ID
 from agl_store_sqlite.records import SPAN_COLUMNS
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 from agl_store_sqlite.transaction import Transaction

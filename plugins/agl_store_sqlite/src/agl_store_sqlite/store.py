@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from agl_core.plugins import configured_by
-from agl_core.store import EngineStore, Record
+from agl_store_kit import EngineStore, Record
 from agl_store_sqlite import maintenance
 from agl_store_sqlite.backend import SqliteBackend
 from agl_store_sqlite.config import SqliteConfig
@@ -56,7 +56,7 @@ class SqliteLightningStore(EngineStore):
         """Store records that are not there yet, unchanged, in one transaction.
 
         Args:
-            records: See :class:`agl_core.store.Restorable`.
+            records: See :class:`agl_store_kit.Restorable`.
 
         Returns:
             How many records were stored.

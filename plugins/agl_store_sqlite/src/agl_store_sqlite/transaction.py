@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from agl_core.lifecycle import Change, is_watched
-from agl_core.store import (
+from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl_store_kit import (
     Notice,
     RolloutState,
     changed_figures,
@@ -18,7 +18,7 @@ from agl_core.store import (
     rollout_not_found,
     worker_notice,
 )
-from agl_core.types import Attempt, ResourcesUpdate, Rollout, Worker
+from agl_store_kit.lifecycle import Change, is_watched
 from agl_store_sqlite.queries import get_worker
 from agl_store_sqlite.records import (
     ATTEMPT_COLUMNS,
@@ -85,7 +85,7 @@ class Transaction:
     ) -> StoredState:
         """Read what a decision about a rollout is based on, in one statement.
 
-        Arguments as in :meth:`agl_core.store.StorageBackend.change`.
+        Arguments as in :meth:`agl_store_kit.StorageBackend.change`.
 
         Raises:
             RolloutNotFoundError: There is no such rollout.

@@ -29,7 +29,7 @@ from agl_core.plugins import (
 
 __all__ = ["Plugins", "agl_registry"]
 
-USUAL: Final = (CORE_DISTRIBUTION, "agl-exec-shm")
+USUAL: Final = (CORE_DISTRIBUTION, "agl-exec-shm", "agl-store-memory")
 """Distributions whose plugins a run needs, or takes by default."""
 
 

@@ -24,8 +24,9 @@ from agl_core.agent import LitAgent
 from agl_core.emitter import emit_message, find_final_reward
 from agl_core.execution import ThreadingEvent
 from agl_core.runner import Hook, Runner
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate, RolloutConfig
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import Suite
 
 __all__ = ["RunnerSuite"]

@@ -32,6 +32,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -51,7 +52,7 @@ from agl_core.plugins import (
     validate_config,
 )
 from agl_core.runner import Hook, Runner
-from agl_core.store import InMemoryLightningStore, Interceptor, as_interceptor, default_store
+from agl_core.store import Interceptor, as_interceptor, default_store
 from agl_core.tracer import DummyTracer
 from agl_core.trainer import Trainer, default_strategy
 from agl_core.types import Dataset, Resource, resource_types
@@ -275,7 +276,7 @@ class TrainPlan:
         """
         values: dict[str, Callable[[], Any]] = {
             "n_runners": lambda: self.content.trainer.n_runners or 1,
-            "store": InMemoryLightningStore,
+            "store": partial(build_component, "store", "memory"),
             "tracer": DummyTracer,
         }
         with problems.collected():

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 
 from ..sample import fill
 from .site import Site

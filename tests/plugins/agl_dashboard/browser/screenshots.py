@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 
 from ..sample import fill
 from .conftest import DESKTOP

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import PromptTemplate
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, mint_token
 from agl_store_http import LightningStoreClient
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_store_http.older_server import OlderApp
 
 from ..sample import fill, model_call, trace

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span
+from agl_store_memory import InMemoryLightningStore
 from agl_store_sqlite import SqliteLightningStore
 
 from ..sample import QUESTIONS, trace

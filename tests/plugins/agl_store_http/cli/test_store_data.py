@@ -23,10 +23,11 @@ import pytest
 
 from agl_core.cli import main
 from agl_core.errors import MissingDependencyError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
 from agl_store_http import LightningStoreServer
 from agl_store_http.transfer import export_records, read_records, writing
+from agl_store_memory import InMemoryLightningStore
 
 sqlite = pytest.importorskip("agl_store_sqlite")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from agl_core.store import InMemoryLightningStore
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import StoreSuite
 
 

@@ -22,10 +22,10 @@ from agl_core.errors import (
     RolloutNotFoundError,
     StoreUnavailableError,
 )
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp
+from agl_store_memory import InMemoryLightningStore
 
 FAST: dict[str, Any] = {"retry_delays": (0.01, 0.01, 0.01), "health_retry_delays": (0.01, 0.01)}
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import InMemoryLightningStore
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
 
 TIMEOUT = 0.3

@@ -5,9 +5,9 @@ import pickle
 from collections.abc import Sequence
 
 from agl_core.errors import InvalidArgumentError, StoreUnavailableError
-from agl_core.store import InMemoryLightningStore
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.client.joining import JoinedCalls
+from agl_store_memory import InMemoryLightningStore
 
 
 class Doubler:

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_store_http.older_server import OlderApp
 from tests.plugins.agl_store_http.server.conftest import Served
 

@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from agl_core.errors import PermissionDeniedError
-from agl_core.store import InMemoryLightningStore
 from agl_serving import TokenVerifier, mint_token, tokens
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.client import transport
+from agl_store_memory import InMemoryLightningStore
 
 SECRET = "a-secret-of-the-operator"
 

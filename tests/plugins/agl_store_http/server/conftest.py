@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest_asyncio
 
-from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import StoreApp, StoreAppOptions
+from agl_store_memory import InMemoryLightningStore
 
 PREFIX = "/v1/agl"
 

@@ -12,11 +12,11 @@ import pytest
 
 from agl_core.errors import PluginBrokenError
 from agl_core.plugins import AppSpec
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 from agl_serving import mint_token
 from agl_store_http import LightningStoreClient
 from agl_store_http.server.api import ROUTES
+from agl_store_memory import InMemoryLightningStore
 
 SECRET = "a secret of more than sixteen characters"
 

@@ -21,10 +21,10 @@ import pytest
 import pytest_asyncio
 
 from agl_core.errors import LaunchError
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions
+from agl_store_memory import InMemoryLightningStore
 
 # Sits out a restart: a minute of probing before a call gives up.
 PATIENT: dict[str, Any] = {

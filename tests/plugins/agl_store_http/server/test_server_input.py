@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 
 ENQUEUE = "/v1/agl/queues/rollouts/enqueue"
 JSON = {"Content-Type": "application/json"}

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_core.store import InMemoryLightningStore
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import StoreApp
+from agl_store_memory import InMemoryLightningStore
 from tests.processes import running_below
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import LLM, Span
+from agl_store_memory import InMemoryLightningStore
 
 
 def span(rollout_id: str, attempt_id: str, **fields: Any) -> dict[str, Any]:

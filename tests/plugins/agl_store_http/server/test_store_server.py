@@ -11,13 +11,7 @@ import aiohttp
 import pytest
 
 from agl_core.errors import ConfigError, LaunchError
-from agl_core.store import (
-    InMemoryLightningStore,
-    Interceptor,
-    Next,
-    StoreCall,
-    intercept,
-)
+from agl_core.store import Interceptor, Next, StoreCall, intercept
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import (
     LightningStoreClient,
@@ -25,6 +19,7 @@ from agl_store_http import (
     StoreApp,
     StoreAppOptions,
 )
+from agl_store_memory import InMemoryLightningStore
 
 
 class LoopBound(InMemoryLightningStore):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agl_core.statistics import estimate_mean
-from agl_core.store import InMemoryLightningStore
 from agl_core.types import Span
+from agl_store_memory import InMemoryLightningStore
 
 CALL = {
     "gen_ai.operation.name": "chat",

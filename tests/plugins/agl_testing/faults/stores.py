@@ -6,7 +6,8 @@ import unicodedata
 from typing import Any
 
 from agl_core.errors import StoreDataError
-from agl_core.store import UNSET, InMemoryLightningStore, decode_spans, encode_span
+from agl_core.store import UNSET, decode_spans, encode_span
+from agl_store_memory import InMemoryLightningStore
 
 MEBIBYTE = 2**20
 

@@ -6,8 +6,9 @@ import asyncio
 import json
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import LightningStoreThreaded, decode_spans, encode_span
+from agl_core.store import decode_spans, encode_span
 from agl_proxy_direct import DirectProxy, ProxyApp
+from agl_store_kit import LightningStoreThreaded
 
 
 class Base(DirectProxy):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 
 
 class Base:

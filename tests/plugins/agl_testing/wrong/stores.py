@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from agl_core import lifecycle
 from agl_core.plugins import notify
-from agl_core.store import UNSET, EncodedSpan, InMemoryLightningStore, decode_spans, encode_span
-from agl_core.store._watchdog import Watchdog
+from agl_core.store import UNSET, EncodedSpan, decode_spans, encode_span
 from agl_core.types import Span
+from agl_store_kit import lifecycle
+from agl_store_kit.watchdog import Watchdog
+from agl_store_memory import InMemoryLightningStore
 
 
 class Base(InMemoryLightningStore):

@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 
-from agl_core.store import InMemoryLightningStore
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 
 
 class Base(SharedMemoryExecutionStrategy):

@@ -16,7 +16,8 @@ from agl_core.algorithm import ProgressReporter, show_progress
 from agl_core.cli import open_store, store_options
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
-from agl_core.store import LightningStore, Record
+from agl_core.store import LightningStore
+from agl_store_kit import Record
 
 __all__ = ["copy_command", "export_command", "import_command", "vacuum_command"]
 

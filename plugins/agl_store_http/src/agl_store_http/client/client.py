@@ -18,22 +18,12 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.plugins import configured_by
 from agl_core.store import (
     UNSET,
-    AttemptQuery,
-    BatchingStore,
     EncodedSpan,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    Query,
-    ResourcesQuery,
-    RolloutQuery,
-    SpanQuery,
     StoreEvent,
     Unset,
-    WorkerQuery,
-    attempt_changes,
     encode_span,
-    rollout_changes,
-    worker_changes,
 )
 from agl_core.types import (
     FINISHED_STATUSES,
@@ -78,6 +68,18 @@ from agl_store_http.client.config import ClientConfig
 from agl_store_http.client.events import listen
 from agl_store_http.client.spans import SpanSender
 from agl_store_http.client.transport import Reply, RequestFailed, Transport
+from agl_store_kit import (
+    AttemptQuery,
+    BatchingStore,
+    Query,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
+    WorkerQuery,
+    attempt_changes,
+    rollout_changes,
+    worker_changes,
+)
 
 __all__ = ["LightningStoreClient"]
 

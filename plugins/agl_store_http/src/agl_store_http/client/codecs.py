@@ -11,7 +11,6 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import Query
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -24,6 +23,7 @@ from agl_core.types import (
     Worker,
     as_json_value,
 )
+from agl_store_kit import Query
 
 __all__ = [
     "ATTEMPT",

@@ -15,7 +15,6 @@ from agl_core.store import (
     Interceptor,
     LightningStore,
     LightningStoreCapabilities,
-    LightningStoreThreaded,
     Next,
     StoreCall,
     innermost,
@@ -33,6 +32,7 @@ from agl_serving import (
 )
 from agl_store_http.client import LightningStoreClient
 from agl_store_http.server.app import StoreApp, StoreAppOptions
+from agl_store_kit import LightningStoreThreaded
 
 __all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposure"]
 

@@ -21,7 +21,7 @@ from agl_core.algorithm import earned_reward
 from agl_core.errors import SpansEvictedError
 from agl_core.semconv import WRITTEN_BY
 from agl_core.statistics import Estimate, estimate_mean, reward_ends
-from agl_core.store import EncodedSpan, LightningStore, reward_of
+from agl_core.store import EncodedSpan, LightningStore
 from agl_core.types import (
     FINISHED_STATUSES,
     AttemptedRollout,
@@ -30,6 +30,7 @@ from agl_core.types import (
     RolloutStatus,
     task_digest,
 )
+from agl_store_kit import reward_of
 
 __all__ = ["BatchGroups", "BatchSummary", "SnapshotScore", "Training", "TrainingSummary"]
 

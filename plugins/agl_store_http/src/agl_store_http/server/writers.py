@@ -14,18 +14,12 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from agl_core import lifecycle, semconv
+from agl_core import semconv
 from agl_core.errors import AttemptEndedError
-from agl_core.store import (
-    EncodedSpan,
-    EngineStore,
-    LightningStore,
-    innermost,
-    late_seconds,
-    reward_of,
-)
+from agl_core.store import EncodedSpan, LightningStore, innermost
 from agl_core.types import Attempt, AttemptedRollout
 from agl_store_http.server.dependencies import Call
+from agl_store_kit import EngineStore, late_seconds, lifecycle, reward_of
 
 __all__ = ["IssuedIds", "Writer"]
 

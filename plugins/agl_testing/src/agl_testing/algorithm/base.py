@@ -13,9 +13,10 @@ from agl_adapters import TracerTraceToTriplet
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
 from agl_core.runner import Hook
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import NamedResources, PromptTemplate, Rollout
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import Suite
 
 __all__ = ["N_RUNNERS", "AlgorithmTests", "rollouts_of", "statuses_of"]

@@ -18,10 +18,11 @@ from agl_core.execution import (
     ThreadingEvent,
 )
 from agl_core.runner import Hook
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import FINISHED_STATUSES
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm.base import N_RUNNERS, AlgorithmTests, statuses_of
 from agl_testing.suite import requires
 

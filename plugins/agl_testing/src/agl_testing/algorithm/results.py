@@ -15,9 +15,10 @@ import pytest
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
 from agl_core.errors import StoreDataError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import NamedResources, PromptTemplate
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm.base import AlgorithmTests, rollouts_of
 from agl_testing.suite import requires
 

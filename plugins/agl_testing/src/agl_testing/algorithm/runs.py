@@ -7,9 +7,9 @@ from typing import Any
 
 from agl_core.agent import LitAgent, rollout
 from agl_core.algorithm import Algorithm
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import FINISHED_STATUSES, NamedResources, PromptTemplate
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm.base import AlgorithmTests, rollouts_of, statuses_of
 from agl_testing.suite import requires
 

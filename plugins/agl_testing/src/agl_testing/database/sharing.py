@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from agl_core.store import LightningStore, NoticeFeed, current_request_key
+from agl_core.store import LightningStore, current_request_key
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
+from agl_store_kit import NoticeFeed
 from agl_testing.database.base import opened
 from agl_testing.samples import span_of
 from agl_testing.suite import Suite

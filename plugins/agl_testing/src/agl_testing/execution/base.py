@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from agl_core.execution import ExecutionStrategy
-from agl_core.store import InMemoryLightningStore
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import Suite
 
 __all__ = ["ExecutionTests", "MakeStrategy", "WatchedStore"]

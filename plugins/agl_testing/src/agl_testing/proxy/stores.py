@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import EncodedSpan, InMemoryLightningStore
+from agl_core.store import EncodedSpan
 from agl_core.types import Rollout
+from agl_store_memory import InMemoryLightningStore
 
 __all__ = ["TroubledStore"]
 

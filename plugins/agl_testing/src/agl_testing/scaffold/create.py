@@ -21,6 +21,7 @@ __all__ = ["create_plugin", "next_commands"]
 
 _SUFFIX = ".tmpl"  # keeps linters, type checkers and pytest away from the templates
 _REQUIRES = {
+    "store": ("agl-store-kit",),
     "app": ("agl-store-http",),
     "command": ("agl-store-http",),
     "provider": ("agl-proxy-direct",),

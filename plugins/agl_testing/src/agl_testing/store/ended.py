@@ -7,8 +7,9 @@ import pytest
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AttemptEndedError
 from agl_core.semconv import PRIMARY_REWARD_VALUE
-from agl_core.store import LightningStore, late_seconds
+from agl_core.store import LightningStore
 from agl_core.types import Span
+from agl_store_kit import late_seconds
 
 __all__ = ["check_spans_after_the_end"]
 
@@ -17,7 +18,7 @@ async def check_spans_after_the_end(store: LightningStore) -> None:
     """Check that a write for open attempts is refused as a whole once one of them has ended.
 
     Args:
-        store: An :class:`~agl_core.store.EngineStore`, or one that forwards to it.
+        store: An :class:`~agl_store_kit.EngineStore`, or one that forwards to it.
     """
     for status in ("succeeded", "failed", "cancelled"):
         ended, open_ = await store.start_rollout("a"), await store.start_rollout("b")

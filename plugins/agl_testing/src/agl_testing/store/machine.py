@@ -1,9 +1,9 @@
 """Random histories: after each step the store must agree with the pure lifecycle.
 
-The model is a few dictionaries that :mod:`agl_core.lifecycle` changes; it has no indexes, no locks
-and no I/O. Hypothesis generates histories. After each step statuses, end times, attempts and spans
-of the rollouts that it changed and all workers must agree; at the end those of all rollouts, their
-number per status and the whole queue. The model uses the store's ids.
+The model is a few dictionaries that :mod:`agl_store_kit.lifecycle` changes; it has no indexes, no
+locks and no I/O. Hypothesis generates histories. After each step statuses, end times, attempts and
+spans of the rollouts that it changed and all workers must agree; at the end those of all rollouts,
+their number per status and the whole queue. The model uses the store's ids.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from agl_core import lifecycle
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
+from agl_store_kit import lifecycle
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests
 from agl_testing.suite import requires

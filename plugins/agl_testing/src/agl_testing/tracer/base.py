@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from agl_core import semconv
-from agl_core.store import EncodedSpan, InMemoryLightningStore, LightningStore
+from agl_core.store import EncodedSpan, LightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import AttemptedRollout, Span
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import Suite
 
 __all__ = ["TracerTests", "bodies"]

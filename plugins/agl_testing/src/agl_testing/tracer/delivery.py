@@ -12,8 +12,9 @@ import pytest
 from agl_core import semconv
 from agl_core.emitter import emit_message, emit_reward, find_final_reward
 from agl_core.errors import StoreUnavailableError
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.tracer import Tracer, get_active_tracer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.tracer.base import TracerTests, bodies
 
 __all__ = ["DeliveryTests"]

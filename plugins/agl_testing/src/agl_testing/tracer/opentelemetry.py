@@ -9,8 +9,9 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from agl_core.emitter import emit_message
-from agl_core.store import InMemoryLightningStore, LightningStore
+from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import requires
 from agl_testing.tracer.base import TracerTests, bodies
 

@@ -70,8 +70,6 @@ from agl_core.store import (
     LightningStoreStatistics,
 )
 from agl_core.tracer import (
-    DummyTracer,
-    OtelTracer,
     Tracer,
     clear_active_tracer,
     get_active_tracer,
@@ -137,7 +135,6 @@ __all__ = [
     "Attributes",
     "Baseline",
     "Dataset",
-    "DummyTracer",
     "EnqueueRolloutRequest",
     "Event",
     "ExecutionEvent",
@@ -160,7 +157,6 @@ __all__ = [
     "NamedResources",
     "OtelResource",
     "OtelTraceAdapter",
-    "OtelTracer",
     "PaginatedResult",
     "ParallelWorkerBase",
     "PromptTemplate",

@@ -35,25 +35,3 @@ def agl_command() -> list[CommandSpec]:
             api=1,
         ),
     ]
-
-
-@hookimpl
-def agl_tracer() -> list[ComponentSpec]:
-    return [
-        ComponentSpec(
-            kind="tracer",
-            name="dummy",
-            factory="agl_core.tracer._dummy:DummyTracer",
-            config="agl_core.tracer._config:DummyTracerConfig",
-            summary="Records nothing: only what an agent returns is stored",
-            api=1,
-        ),
-        ComponentSpec(
-            kind="tracer",
-            name="otel",
-            factory="agl_core.tracer._otel:OtelTracer",
-            config="agl_core.tracer._config:OtelTracerConfig",
-            summary="Everything OpenTelemetry sees, with any instrumentation library",
-            api=1,
-        ),
-    ]

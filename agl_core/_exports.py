@@ -27,9 +27,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.proxy": "LLMProxy",
     "agl_core.runner": "Hook LitAgentRunner Runner",
     "agl_core.store": ("LightningStore LightningStoreCapabilities LightningStoreStatistics"),
-    "agl_core.tracer": (
-        "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer"
-    ),
+    "agl_core.tracer": "Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "agl_core.trainer": "Trainer",
     "agl_core.types": (
         "Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset"

@@ -64,15 +64,16 @@ COMPONENTS = {
     "store": Component(
         [
             "plugins/agl_store_memory/src/agl_store_memory/*.py",
-            *(f"agl_core/store/_{name}.py" for name in ("engine", "waiters", "watchdog", "wakeup")),
-            *(f"agl_core/store/_{name}.py" for name in ("filters", "queries", "arguments")),
+            "plugins/agl_store_kit/src/agl_store_kit/*.py",
         ],
         ["tests/plugins/agl_store_memory/test_memory_conformance.py::TestMemoryStore"],
     ),
     "tracer": Component(
-        [f"agl_core/tracer/_{name}.py" for name in ("otel", "base", "active", "processor")]
-        + [f"agl_core/tracer/_{name}.py" for name in ("exporter", "recording", "threads")],
-        ["tests/core/tracer/test_otel_conformance.py"],
+        [f"agl_core/tracer/_{name}.py" for name in ("base", "active")]
+        + [f"plugins/agl_tracer_otel/src/agl_tracer_otel/{name}.py" for name in (
+            "exporter", "processor", "recording", "threads", "tracer",
+        )],
+        ["tests/plugins/agl_tracer_otel/test_otel_conformance.py"],
     ),
     "adapter": Component(
         [f"plugins/agl_adapters/src/agl_adapters/{name}.py" for name in (

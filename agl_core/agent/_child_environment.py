@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -53,10 +54,9 @@ def child_environment(llm: LLM) -> dict[str, str]:
             key,
         ),
     }
-    from opentelemetry import trace  # this module is imported by programs that trace nothing
-
-    span = trace.get_current_span().get_span_context()
-    if span.is_valid:
+    # Where OpenTelemetry was not imported there is no span, and it may not be installed.
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None and (span := trace.get_current_span().get_span_context()).is_valid:
         variables["TRACEPARENT"] = f"00-{span.trace_id:032x}-{span.span_id:016x}-01"
     route = parse_path(urlsplit(endpoint).path)
     if route.rollout_id is not None and route.attempt_id is not None:

@@ -7,9 +7,9 @@ from typing import Final
 from agl_core.errors import TracerError
 from agl_core.tracer._active import get_active_tracer
 from agl_core.tracer._base import Tracer
-from agl_core.tracer._dummy import DummyTracer
+from agl_core.tracer._unsent import UnsentSpans
 
-_nowhere: Final = DummyTracer()
+_nowhere: Final = UnsentSpans()
 
 
 def tracer_for(propagate: bool) -> Tracer:

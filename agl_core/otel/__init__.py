@@ -1,13 +1,9 @@
-"""Converts between OpenTelemetry's data and the framework's, and manages the tracer provider.
+"""Converts between OpenTelemetry's data and the framework's.
 
 * :mod:`~agl_core.otel._attributes`: converts nested values to flat attributes, and back.
 * :mod:`~agl_core.otel._links`: tags, links, and the search for the spans that links point at.
-* :mod:`~agl_core.otel._convert`: converts SDK spans to :class:`~agl_core.types.Span`.
-* :mod:`~agl_core.otel._later`: attributes that are computed when they are read.
-* :mod:`~agl_core.otel._provider`: the process's tracer provider.
-
-The first two do not import OpenTelemetry. The others import its SDK, so their names are imported
-on first use.
+* :mod:`~agl_core.otel._convert`: converts SDK spans to :class:`~agl_core.types.Span`. The SDK is
+  imported when its names are first used, by code that has its spans; the core does not require it.
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +16,7 @@ from agl_core.otel._attributes import (
     flatten_attributes,
     format_exception_attributes,
     full_qualified_name,
+    safe_text,
     sanitize_attribute_value,
     sanitize_attributes,
     unflatten_attributes,
@@ -34,9 +31,7 @@ from agl_core.otel._links import (
 )
 
 if TYPE_CHECKING:
-    from agl_core.otel._convert import record_failure
-    from agl_core.otel._later import set_attributes_later
-    from agl_core.otel._provider import get_tracer, get_tracer_provider
+    from agl_core.otel._convert import record_failure, to_core_fields, to_span
 
 __all__ = [
     "check_attributes_sanity",
@@ -47,15 +42,15 @@ __all__ = [
     "flatten_attributes",
     "format_exception_attributes",
     "full_qualified_name",
-    "get_tracer",
-    "get_tracer_provider",
     "make_link_attributes",
     "make_tag_attributes",
     "query_linked_spans",
     "record_failure",
+    "safe_text",
     "sanitize_attribute_value",
     "sanitize_attributes",
-    "set_attributes_later",
+    "to_core_fields",
+    "to_span",
     "unflatten_attributes",
     "utf8",
 ]
@@ -63,9 +58,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "get_tracer": "agl_core.otel._provider",
-        "get_tracer_provider": "agl_core.otel._provider",
         "record_failure": "agl_core.otel._convert",
-        "set_attributes_later": "agl_core.otel._later",
+        "to_core_fields": "agl_core.otel._convert",
+        "to_span": "agl_core.otel._convert",
     },
 )

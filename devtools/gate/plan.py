@@ -34,6 +34,8 @@ ENVIRONMENT_SECONDS = 60
 CORES = 2
 """Cores of CI's machine. A plan is made for it, wherever it is made."""
 NEVER = date(2000, 1, 1)
+RULES = "agl_store_kit"
+"""Package with the rules of rollouts, whose tests must run every line of them (step lifecycle)."""
 VLLM_NEEDS = "tests/envs/vllm"
 FRAMEWORKS = "tests/frameworks/"
 SITE_SETTINGS = ("mkdocs.yml", "devtools/docs_site/")
@@ -190,8 +192,8 @@ class _Planner:
         yield from self._alone()
         yield self._contract()
         yield from self._test()
-        if "agl_store_kit" in self.changed:
-            yield self._job("lifecycle", why="agl_store_kit changed", covers=("lifecycle",))
+        if RULES in self.changed:
+            yield self._job("lifecycle", why=f"{RULES} changed", covers=("lifecycle",))
         slow = (self._slow(part, "changed") for part in self.changed.values())
         yield from _joined([job for job in slow if job])
         yield from self._heavy()

@@ -6,6 +6,7 @@ import asyncio
 
 import agl_core as agl
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 RIGHT = {"2+2": 4, "3*3": 9, "1/0": None}
 
@@ -20,7 +21,7 @@ def calculator(task: str, prompt_template: agl.PromptTemplate) -> float:
 
 async def main() -> None:
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner(agl.OtelTracer())
+    runner = agl.LitAgentRunner(OtelTracer())
     print("prompt                 task   status     reward  spans")
     with runner.run_context(agent=calculator, store=store):
         for text in ("Calculate.", "Calculate carefully."):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import agl_core as agl
+from agl_tracer_otel import OtelTracer
 
 
 @agl.operation(name="search")
@@ -20,7 +21,7 @@ def answer(question: str) -> str:
 
 
 async def main() -> None:
-    tracer = agl.OtelTracer()
+    tracer = OtelTracer()
     with tracer.lifespan():  # given a store, spans go there; without one they stay in memory
         async with tracer.trace_context("demo"):
             answer("bees")

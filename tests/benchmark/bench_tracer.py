@@ -23,11 +23,12 @@ from agl_core.emitter import emit_reward
 from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
 from agl_core.store import encode_span
-from agl_core.tracer import OtelTracer, _model_calls
 from agl_core.types import Span
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply
 from agl_testing.models import openai as scripted
+from agl_tracer_otel import OtelTracer
+from agl_tracer_otel import model_calls as recording_of_calls
 
 ATTRIBUTES = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
 TOKENS = {"prompt_token_ids": list(range(4000)), "response_token_ids": list(range(1000))}
@@ -166,8 +167,8 @@ class Client:
 
 
 class Recorded(Client):
-    request = _model_calls._request(Client.request, "openai")
-    _process_response = _model_calls._process_response(Client._process_response, "openai")
+    request = recording_of_calls._request(Client.request, "openai")
+    _process_response = recording_of_calls._process_response(Client._process_response, "openai")
 
 
 def model_calls() -> None:

@@ -18,6 +18,7 @@ from agl_core import semconv
 from agl_core.errors import ConfigError, UnknownOptionError
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 from agl_train import lightning_cli
 
 
@@ -162,7 +163,7 @@ def test_a_subclass_gets_only_what_its_own_constructor_names() -> None:
 
 
 def test_a_runner_tells_what_it_works_with() -> None:
-    runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(agl.OtelTracer())
+    runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(OtelTracer())
     store = InMemoryLightningStore()
     assert runner.get_worker_id() == "Worker-Unknown"
     for ask in (runner.get_agent, runner.get_store):
@@ -177,7 +178,7 @@ def test_a_runner_tells_what_it_works_with() -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: agl.OtelTracer(nope=1), "OtelTracer.nope"),  # pyright: ignore[reportCallIssue]
+        (lambda: OtelTracer(nope=1), "OtelTracer.nope"),  # pyright: ignore[reportCallIssue]
         (lambda: agl.Trainer(strategy={"type": "shm", "nope": 1}), "strategy.nope"),
         (lambda: agl.Trainer(strategy={"type": OwnStrategy, "nope": 1}), "strategy.nope"),
     ],
@@ -244,7 +245,7 @@ def test_any_object_with_the_attributes_of_a_span_can_be_added() -> None:
 
 def test_spans_of_an_attempt_carry_its_ids_in_their_resource() -> None:
     async def run() -> Any:
-        tracer, store = agl.OtelTracer(), InMemoryLightningStore(thread_safe=True)
+        tracer, store = OtelTracer(), InMemoryLightningStore(thread_safe=True)
         rollout = await store.start_rollout("task")
         ids: dict[str, Any] = {
             "rollout_id": rollout.rollout_id,
@@ -285,7 +286,7 @@ def test_booleans_are_read_as_python_and_as_json_write_them(word: str) -> None:
 
 
 def test_numeric_keys_do_not_turn_a_multimodal_payload_into_text() -> None:
-    tracer = agl.OtelTracer()
+    tracer = OtelTracer()
     parts = [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": "i.png"}}]
 
     @agl.operation

@@ -158,9 +158,12 @@ def test_what_was_never_run_comes_first(context: Callable[..., Context]):
     assert {"alone", "docs"}.isdisjoint(names(made.rotation)[:3])
 
 
-def test_coverage_is_measured_in_a_full_run_only(context: Callable[..., Context]):
+def test_coverage_is_measured_in_a_full_run_only(
+    context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+):
     ran = {"cover": Run("c", OLD, 1)}
-    made = plan.gate(context("agl_core/ids.py"), Record(jobs=ran))
+    monkeypatch.setattr(plan, "RULES", "agl_base")
+    made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(jobs=ran))
     assert "cover" not in names((*made.required, *made.rotation, *made.later))
     assert "lifecycle" in names(made.required)
     assert "cover" in names(plan.everything(context(), Record(jobs=ran)))

@@ -175,7 +175,7 @@ def test_show_describes_the_options(capsys):
     ]
     assert main(["plugins", "show", "memory", "--kind", "store", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["plugin"]["dist"] == "agl-core"
+    assert said["plugin"]["dist"] == "agl-store-memory"
     assert said["spec"]["name"] == "memory"
     assert said["config"]["additionalProperties"] is False
     assert said["config"]["properties"]["scan_debounce_seconds"]["type"] == "number"

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agl_core.tracer import OtelTracer
 from agl_core.types import Span
+from agl_tracer_otel import OtelTracer
 
 
 class Recorder:

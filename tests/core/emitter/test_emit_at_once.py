@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agl_core.emitter import emit_message, emit_reward
-from agl_core.tracer import OtelTracer
 from agl_store_kit import LightningStoreThreaded
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 HANG = 5.0
 AT_ONCE = 0.25

@@ -15,7 +15,7 @@ import agl_core as agl
 from agl_core import semconv
 from agl_core.emitter import RecordedError, answering_operations
 from agl_core.errors import AglError
-from agl_core.tracer import OtelTracer
+from agl_tracer_otel import OtelTracer
 
 
 class Hit(BaseModel, extra="allow"):

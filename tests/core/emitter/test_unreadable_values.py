@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from agl_core.emitter import emit_annotation, emit_exception, emit_message, emit_object, operation
-from agl_core.tracer import DummyTracer, OtelTracer, Tracer
+from agl_core.tracer import Tracer
+from agl_tracer_dummy import DummyTracer
+from agl_tracer_otel import OtelTracer
 
 
 class NoText:

@@ -12,10 +12,10 @@ from agl_core.algorithm import Algorithm, run_batch
 from agl_core.errors import RolloutNotFoundError
 from agl_core.metrics import MeasureCalls, recording, sampled
 from agl_core.store import intercept
-from agl_core.tracer import DummyTracer
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, RolloutConfig
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_dummy import DummyTracer
 from tests.core.metrics.held import Held
 
 PROMPT = PromptTemplate(template="{task}", engine="f-string")

@@ -171,7 +171,7 @@ def test_the_doctor_says_what_is_wrong_with_each(installed):
     for name, case in CASES.items():
         row = found[f"store.{name}", f"agl-store-{name}"]
         assert (row["status"], case.note in row["note"]) == (case.examined, True), row
-    assert found["store.memory", "agl-core"]["status"] == "ok"
+    assert found["store.memory", "agl-store-memory"]["status"] == "ok"
     assert found["store.both", "agl-left"]["status"] == "broken"  # its implementation is missing
     assert 8 <= found["store.hangs", "agl-store-hangs"]["seconds"] < 30
 

@@ -21,7 +21,7 @@ def only(dist: str) -> PluginRecord:
 
 def test_builtins_are_found_by_their_entry_points():
     builtin = {record.key: record for record in Registry.discover().records if record.builtin}
-    assert builtin["tracer.otel"].value == "agl_core._builtins"
+    assert builtin["command.plugins"].value == "agl_core._builtins"
     assert builtin["command.plugins"].dist == "agl-core"
     assert {record.status for record in builtin.values()} == {"ok"}
 
@@ -127,10 +127,10 @@ def test_a_rival_that_cannot_be_used_makes_no_conflict(here):
 
 
 def test_a_builtin_is_not_shadowed(here):
-    here.install("shade", entry_points={"store.memory": "shade_hooks"})
+    here.install("shade", entry_points={"command.version": "shade_hooks"})
     assert only("shade").status == "conflict"
-    assert "'shade:memory'" in only("shade").error
-    found = Registry.discover().find("store", "memory")
+    assert "'shade:version'" in only("shade").error
+    found = Registry.discover().find("command", "version")
     assert found.dist == "agl-core"
 
 

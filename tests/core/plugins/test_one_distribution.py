@@ -59,7 +59,7 @@ import asyncio
 from agl_core import LitAgent, LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_core.plugins import build_component, flush_listeners
-from agl_core.tracer import DummyTracer
+from agl_core.tracer import UnsentSpans
 from agl_core.types import ReplayConfig, RolloutConfig
 
 judge = build_component("judge", "strict")
@@ -69,7 +69,7 @@ class Agent(LitAgent):
         return judge.score(task)
 
 async def main():
-    runner = LitAgentRunner(DummyTracer())
+    runner = LitAgentRunner(UnsentSpans())
     with runner.run_context(agent=Agent(), store=InMemoryLightningStore()):
         await runner.step("yes", resources={})
         config = RolloutConfig(replay=ReplayConfig(rollout_id="ro-1"))

@@ -133,7 +133,8 @@ def test_the_report_of_a_plugin_that_raises_a_base_exception(plugin, tmp_path):
 
 def test_a_pinnable_conflict_is_examined_and_stays_a_conflict(here, spec_source):
     for dist in ("one", "two"):
-        source = spec_source("store", name="both", factory="agl_core.store:InMemoryLightningStore")
+        factory = "agl_store_memory:InMemoryLightningStore"
+        source = spec_source("store", name="both", factory=factory)
         here.install(
             dist, entry_points={"store.both": f"{dist}_hooks"}, modules={f"{dist}_hooks.py": source}
         )

@@ -10,7 +10,7 @@ from agl_core.errors import (
     PluginIncompatibleError,
     PluginNotFoundError,
 )
-from agl_core.plugins import ComponentSpec, Registry, get_registry, reset_registry
+from agl_core.plugins import CommandSpec, ComponentSpec, Registry, get_registry, reset_registry
 from agl_core.plugins._registry import remedy
 
 HOOKED = """
@@ -29,8 +29,8 @@ def agl_store():
         ("algorithm", "steer", "no algorithm 'steer' is installed: pip install acme-steer"),
         ("llm_server", "fast", "pip install acme-fast"),
         ("store", "diks", "did you mean 'disk'? pip install acme-disk"),
-        ("store", "memroy", "did you mean 'memory'? (installed: memory)"),
-        ("store", "zzz", "no store 'zzz' is installed (installed: memory)"),
+        ("command", "versoin", "did you mean 'version'? (installed: plugins, version)"),
+        ("command", "zzz", "no command 'zzz' is installed (installed: plugins, version)"),
         ("llm_server", "zzz", "nor any other llm_server; see `agl plugins list --all`"),
         ("shop", "x", "there is no kind 'shop' (kinds: store,"),
         ("store", "agl-x:memory", "no store 'memory' of agl-x is installed; see"),
@@ -59,12 +59,15 @@ def test_a_conflict_is_settled_by_a_pin(here, spec_source):
 
 
 def test_a_pin_selects_another_plugin_with_the_name_of_a_builtin(here, spec_source):
-    source = spec_source("store", name="memory", factory="mine:Store")
+    source = spec_source("command", name="version", target="mine:version")
     here.install(
-        "mine", entry_points={"store.memory": "mine_hooks"}, modules={"mine_hooks.py": source}
+        "mine", entry_points={"command.version": "mine_hooks"}, modules={"mine_hooks.py": source}
     )
-    assert get_registry().component("store", "mine:memory")[1].factory == "mine:Store"
-    assert get_registry().find("store", "memory").builtin
+    registry = get_registry()
+    spec = registry.load(registry.find("command", "mine:version"))
+    assert isinstance(spec, CommandSpec)
+    assert spec.target == "mine:version"
+    assert registry.find("command", "version").builtin
 
 
 def test_plugins_whose_metadata_are_incompatible_or_broken(here):

@@ -32,7 +32,7 @@ def off(registry: Registry | None = None) -> set[str]:
         ("agl-store-one:store.one", {"store.one"}),
         ("store.one, store.two", {"store.one", "store.two"}),
         ("*", {"store.one", "store.two", "app.one"}),
-        ("store.memory", {"store.memory"}),
+        ("command.version", {"command.version"}),
         ("agl-core", set()),
     ],
 )
@@ -49,7 +49,7 @@ def test_an_allow_list_switches_off_all_else_but_the_builtins(monkeypatch):
         PluginDisabledError, match=r"^store\.one of agl-store-one 1\.0: not in AGL_P"
     ):
         registry.find("store", "one")
-    assert registry.find("store", "memory").status == "ok"
+    assert registry.find("command", "version").status == "ok"
 
 
 def test_the_project_file_counts_from_below_too(tmp_path, monkeypatch):

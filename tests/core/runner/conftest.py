@@ -12,9 +12,9 @@ import pytest
 from agl_core.agent import LitAgent
 from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import LightningStore
-from agl_core.tracer import OtelTracer
 from agl_core.types import Attempt
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 
 class SyncAgent(LitAgent[Any]):

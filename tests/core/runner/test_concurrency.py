@@ -15,9 +15,9 @@ from agl_core.emitter import emit_annotation
 from agl_core.errors import InvalidArgumentError
 from agl_core.runner import LitAgentRunner
 from agl_core.status import RUNNING_ATTEMPTS, is_abandoned
-from agl_core.tracer import OtelTracer
 from agl_core.types import PromptTemplate, RolloutConfig
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 FAST = {"heartbeat_interval": 0.05, "interval_jitter": 0.0, "cancel_grace": 0.2}
 

@@ -12,9 +12,9 @@ from agl_core import LitAgent, LitAgentRunner
 from agl_core.errors import MissingDependencyError, PluginError
 from agl_core.plugins import ReplayerSpec, hookimpl
 from agl_core.runner import call_replayer, find_replayer
-from agl_core.tracer import DummyTracer
 from agl_core.types import ReplayConfig, RolloutConfig
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_dummy import DummyTracer
 
 
 class One(LitAgent[int]):

@@ -3,8 +3,8 @@
 import pytest
 
 from agl_core.runner import LitAgentRunner
-from agl_core.tracer import OtelTracer
 from agl_testing import RunnerSuite
+from agl_tracer_otel import OtelTracer
 
 
 class TestLitAgentRunner(RunnerSuite):

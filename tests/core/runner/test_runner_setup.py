@@ -12,8 +12,8 @@ from agl_core.errors import (
     AgentSignatureError,
 )
 from agl_core.runner import LitAgentRunner
-from agl_core.tracer import OtelTracer
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 
 async def test_not_initialised() -> None:

@@ -16,9 +16,9 @@ from agl_core.errors import (
 )
 from agl_core.execution import ThreadingEvent
 from agl_core.runner import LitAgentRunner
-from agl_core.tracer import OtelTracer
 from agl_core.types import LLM, Rollout, Span
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 REWARD = f"{semconv.REWARD}.0.value"
 

@@ -266,7 +266,7 @@ from agl_core.agent import LitAgent
 from agl_core.execution import ThreadingEvent, supervise
 from agl_core.runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
-from agl_core.tracer import OtelTracer
+from agl_tracer_otel import OtelTracer
 
 started = threading.Event()
 

@@ -20,12 +20,10 @@ from agl_store_memory import InMemoryLightningStore
 from agl_store_memory.config import MemoryStoreConfig
 
 
-def test_the_stores_are_imported_at_first_use():
+def test_importing_the_contract_imports_nothing_heavy():
     code = (
         "import sys, agl_core.store as s\n"
-        "assert 'agl_core.store._memory' not in sys.modules\n"
-        "assert 'InMemoryLightningStore' in dir(s)\n"
-        "s.InMemoryLightningStore, s.LightningStoreThreaded\n"
+        "assert 'LightningStore' in dir(s)\n"
         "heavy = {'opentelemetry', 'fastapi', 'uvicorn', 'aiohttp', 'psutil'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -5,13 +5,9 @@ import threading
 
 import pytest
 
-from agl_core.tracer import (
-    DummyTracer,
-    clear_active_tracer,
-    get_active_tracer,
-    set_active_tracer,
-)
+from agl_core.tracer import clear_active_tracer, get_active_tracer, set_active_tracer
 from agl_core.tracer._active import activate
+from agl_tracer_dummy import DummyTracer
 
 
 @pytest.fixture(autouse=True)

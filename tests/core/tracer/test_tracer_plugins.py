@@ -4,7 +4,8 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
-from agl_core.tracer import DummyTracer, OtelTracer
+from agl_tracer_dummy import DummyTracer
+from agl_tracer_otel import OtelTracer
 
 
 def test_the_built_in_tracers_are_built_by_name():

@@ -28,11 +28,12 @@ from agl_core.errors import (
 from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import LightningStore
-from agl_core.tracer import DummyTracer, OtelTracer
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, ProxyLLM
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_dummy import DummyTracer
+from agl_tracer_otel import OtelTracer
 
 
 @rollout

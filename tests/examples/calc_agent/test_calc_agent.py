@@ -80,7 +80,7 @@ def test_the_loop_tells_the_model_what_went_wrong(calculator):
 def solve_outside_a_trace(solve: Any, llm: LLM, calculator: Any) -> str:
     import asyncio
 
-    from agl_core import OtelTracer
+    from agl_tracer_otel import OtelTracer
 
     async def run() -> str:
         tracer = OtelTracer()

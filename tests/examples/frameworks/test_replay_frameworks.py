@@ -15,13 +15,13 @@ import pytest
 from agl_core.agent import LitAgent
 from agl_core.emitter import operation
 from agl_core.runner import LitAgentRunner
-from agl_core.tracer import OtelTracer
 from agl_core.types import NamedResources, Rollout
 from agl_proxy_direct import DirectProxy
 from agl_replay import replay
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest
+from agl_tracer_otel import OtelTracer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))
 

@@ -16,6 +16,7 @@ import team  # pyright: ignore[reportMissingImports]
 from agl_core.emitter import get_rewards_from_span
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
+from agl_tracer_otel import OtelTracer
 from team import (  # pyright: ignore[reportMissingImports]
     POLICIES,
     Team,
@@ -42,7 +43,7 @@ async def rewards_for(
         resources: agl.NamedResources = {
             name: agl.ProxyLLM(endpoint=models.base_url, model=name) for name in POLICIES
         }
-        tracer, agents = agl.OtelTracer(), Team(**options)
+        tracer, agents = OtelTracer(), Team(**options)
         found: list[dict[str, float]] = []
         with tracer.lifespan(store):
             for _ in range(rollouts):

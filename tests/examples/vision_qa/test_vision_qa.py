@@ -12,6 +12,7 @@ import pytest
 import agl_core as agl
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, SeenRequest, real_or_scripted
+from agl_tracer_otel import OtelTracer
 from pictures import Bar, data_url, draw, make_questions
 from vision_agent import MATCHES, PROTOCOLS, exact_match, make_agent
 from vision_model import answer, read_bars
@@ -65,7 +66,7 @@ async def test_a_judge_without_a_verdict_gives_no_reward(verdict: str):
         return Reply(verdict if "fair judge" in str(request.body) else "red")
 
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner[Any](agl.OtelTracer())
+    runner = agl.LitAgentRunner[Any](OtelTracer())
     with real_or_scripted(script, "m", environ={}) as model:
         agent = make_agent("chat", "judged", model)
         llm = agl.LLM(endpoint=f"{model.base_url}/v1", model=model.model)

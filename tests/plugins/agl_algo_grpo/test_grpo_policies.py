@@ -26,6 +26,7 @@ from agl_core.errors import ConfigError
 from agl_proxy_direct import DirectProxy
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, ScriptedModels
+from agl_tracer_otel import OtelTracer
 from tests.processes import running_below
 
 # Transformers raises this warning when PEFT reads the attribute.
@@ -207,7 +208,7 @@ async def outcome_of(script: Sequence[Reply], *calls: str, **rewards: float) -> 
     spans = list((await store.query_spans(started.rollout_id)).items)
     rollout = await store.update_rollout(started.rollout_id, status="succeeded")
     if rewards:
-        tracer = agl.OtelTracer()
+        tracer = OtelTracer()
         with tracer.lifespan(store):
             attempt_id = started.attempt.attempt_id
             async with tracer.trace_context(

@@ -175,6 +175,7 @@ class TestStoreChecks:
 
     async def test_none_is_installed(self, agl_registry, store):
         agl_registry.records = []
+        agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
         with pytest.raises(MissingDependencyError, match="pip install 'agl-trace'"):
             await run_store_checks(store)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import agl_core
 import agl_legacy
 from agl_core.errors import ComponentTypeError, ConfigError
+from agl_tracer_otel import OtelTracer
 from tests.tables import check_each
 
 URL = "http://127.0.0.1:4747"
@@ -120,7 +120,7 @@ CALLS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         },
     ),
     "LitAgentRunner": (
-        [agl_core.OtelTracer()],
+        [OtelTracer()],
         {"max_rollouts": 3, "heartbeat_launch_mode": "asyncio", "heartbeat_include_gpu": False}
         | RUNNER,
     ),

@@ -19,6 +19,7 @@ import agl_core
 import agl_core.emitter
 import agl_legacy
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_fork_server_does_not_import_the_script_before_it_has_the_import(
 @pytest.mark.usefixtures("served")
 def test_a_dotted_path_of_0_3_names_a_component() -> None:
     trainer = agl_core.Trainer(strategy="shm", tracer={"type": "agentlightning.tracer.OtelTracer"})
-    assert isinstance(trainer.tracer, agl_core.OtelTracer)
+    assert isinstance(trainer.tracer, OtelTracer)
 
 
 @pytest.mark.usefixtures("served")

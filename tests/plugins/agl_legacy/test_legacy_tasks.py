@@ -26,6 +26,7 @@ from agl_legacy import (
 )
 from agl_legacy.task_queue import TaskQueue
 from agl_legacy.types import RolloutLegacy, Task
+from agl_tracer_otel import OtelTracer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -292,7 +293,7 @@ class Both(agl.LitAgent[Any]):
 
 def run(agent: agl.LitAgent[Any], *tasks: Task) -> list[RolloutLegacy]:
     loader = DevTaskLoader(list(tasks), resources={"llm": LLM(endpoint="http://x", model="m")})
-    tracer = agl.OtelTracer()
+    tracer = OtelTracer()
     adapter = TracerTraceToTriplet()
     runner = LegacyAgentRunner(agent, loader, tracer, adapter, 0, max_tasks=len(tasks))
     with tracer.lifespan():

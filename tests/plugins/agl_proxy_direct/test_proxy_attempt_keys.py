@@ -16,6 +16,7 @@ from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_kit import LightningStoreThreaded
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import ScriptedModels
+from agl_tracer_otel import OtelTracer
 
 SECRET = "a-secret-of-good-length"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -95,7 +96,7 @@ async def test_a_runner_gives_an_agent_its_key(
 ):
     await store.add_resources({"llm": proxy.as_resource()})
     tasks = [await store.enqueue_rollout(number) for number in range(3)]
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=3)
+    runner = agl.LitAgentRunner(OtelTracer(), max_rollouts=3)
     with runner.run_context(agent=agent, store=runner_client):
         await runner.iter()
     done = await store.wait_for_rollouts(rollout_ids=[t.rollout_id for t in tasks], timeout=10)
@@ -118,7 +119,7 @@ async def test_a_key_is_valid_for_its_own_attempt_only(
 ):
     other = await store.start_rollout("other")
     path = f"rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}"
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
+    runner = agl.LitAgentRunner(OtelTracer(), max_rollouts=1)
     token = mint_token(SECRET, "algorithm", lifetime=60)
     algorithm = LightningStoreClient(runner_client.server_address, auth_token=token)
     await algorithm.add_resources({"llm": proxy.as_resource()})

@@ -14,9 +14,9 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
 from agl_core.emitter import operation
-from agl_core.tracer import OtelTracer
 from agl_core.types import AttemptedRollout, Span
 from agl_testing.models import Reply, ScriptedModels
+from agl_tracer_otel import OtelTracer
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 

@@ -7,10 +7,10 @@ from typing import Any
 from agl_core.agent import LitAgent
 from agl_core.runner import LitAgentRunner
 from agl_core.store import LightningStore
-from agl_core.tracer import OtelTracer
 from agl_core.types import LLM, Rollout
 from agl_proxy_direct import DirectProxy
 from agl_testing import ScriptedModels
+from agl_tracer_otel import OtelTracer
 
 
 async def run_agent(

@@ -88,7 +88,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 async def record(agent: Any, task: str) -> None:
     from agl_core.runner import LitAgentRunner
-    from agl_core.tracer import OtelTracer
+    from agl_tracer_otel import OtelTracer
 
     store = SqliteLightningStore("agl.db")
     runner: LitAgentRunner[Any] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)

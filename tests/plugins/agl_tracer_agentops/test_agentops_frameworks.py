@@ -6,8 +6,9 @@ import pytest
 from framework_harness import FRAMEWORKS, load, observe
 from framework_table import cell, check_or_write
 
-from agl_core.tracer import OtelTracer, Tracer
+from agl_core.tracer import Tracer
 from agl_tracer_agentops import AgentOpsTracer
+from agl_tracer_otel import OtelTracer
 
 pytestmark = [
     pytest.mark.heavy,

@@ -50,6 +50,8 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-top": "command.attempts command.resources command.rollouts command.top command.workers",
     "agl-trace": "command.trace check.store",
     "agl-tracer-agentops": "tracer.agentops dialect.agentops",
+    "agl-tracer-dummy": "tracer.dummy",
+    "agl-tracer-otel": "tracer.otel",
     "agl-tracer-weave": "tracer.weave dialect.weave",
     "agl-train": "command.compare command.eval command.train",
     # end of the list
@@ -58,6 +60,8 @@ PACKAGES: Final[Mapping[str, str]] = {
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
+    "OtelTracer": ("agl_tracer_otel", "agl-tracer-otel"),
+    "DummyTracer": ("agl_tracer_dummy", "agl-tracer-dummy"),
     "InMemoryLightningStore": ("agl_store_memory", "agl-store-memory"),
     "LightningStoreThreaded": ("agl_store_kit", "agl-store-kit"),
     "LightningStoreClient": ("agl_store_http", "agl-store-http"),

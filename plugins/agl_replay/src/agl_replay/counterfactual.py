@@ -12,12 +12,13 @@ from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
 from agl_core.runner import Hook
 from agl_core.store import LightningStore
-from agl_core.tracer import OtelTracer, Tracer
+from agl_core.tracer import Tracer
 from agl_core.types import Resource
 from agl_replay.recording import Recording
 from agl_replay.replaying import ReplayResult, recorded, run_session
 from agl_replay.session import ReplaySession
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 __all__ = ["Counterfactual", "what_if"]
 

@@ -11,12 +11,13 @@ from typing import Any
 from agl_core.agent import LitAgent
 from agl_core.algorithm import comparable
 from agl_core.runner import Hook
-from agl_core.tracer import OtelTracer, Tracer
+from agl_core.tracer import Tracer
 from agl_replay.proxy import replay_proxy
 from agl_replay.replaying import ReplayResult, run_session
 from agl_replay.session import OnDivergence, ReplaySession
 from agl_replay.suites import Suite
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 __all__ = ["SuiteResult", "replay_suite"]
 

@@ -14,7 +14,7 @@ from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
 from agl_core.runner import Hook, LitAgentRunner
 from agl_core.store import LightningStore
-from agl_core.tracer import OtelTracer, Tracer
+from agl_core.tracer import Tracer
 from agl_core.types import Rollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_replay.attempt import in_session
@@ -25,6 +25,7 @@ from agl_replay.recording import RecordedCall, Recording, final_reward, read_rec
 from agl_replay.report import changed_at, result_lines
 from agl_replay.session import Divergence, OnDivergence, ReplaySession
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 __all__ = ["ReplayResult", "replay"]
 

@@ -29,7 +29,13 @@ from agl_core.plugins import (
 
 __all__ = ["Plugins", "agl_registry"]
 
-USUAL: Final = (CORE_DISTRIBUTION, "agl-exec-shm", "agl-store-memory")
+USUAL: Final = (
+    CORE_DISTRIBUTION,
+    "agl-exec-shm",
+    "agl-store-memory",
+    "agl-tracer-dummy",
+    "agl-tracer-otel",
+)
 """Distributions whose plugins a run needs, or takes by default."""
 
 

@@ -15,7 +15,7 @@ from agentops.instrumentation.agentic.openai_agents.processor import OpenAIAgent
 from agents.tracing import get_trace_provider
 from agents.tracing.processor_interface import TracingProcessor
 
-from agl_core.tracer import EnteredSpan, enter_span
+from agl_tracer_otel import EnteredSpan, enter_span
 
 __all__ = ["AgentsInstrumentor"]
 

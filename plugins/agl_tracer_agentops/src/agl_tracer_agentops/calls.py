@@ -5,9 +5,8 @@ from __future__ import annotations
 from opentelemetry import trace
 
 from agl_core.genai import Json, Protocol, get_protocol
-from agl_core.otel import get_tracer
-from agl_core.tracer import CallWriter, read_body
 from agl_tracer_agentops.attributes import request_attributes, response_attributes, tool_calls
+from agl_tracer_otel import CallWriter, get_tracer, read_body
 
 __all__ = ["AgentOpsCallWriter"]
 

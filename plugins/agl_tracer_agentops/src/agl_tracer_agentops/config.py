@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agl_core.tracer import OtelTracerConfig
+from agl_tracer_otel import OtelTracerConfig
 
 __all__ = ["AgentOpsTracerConfig"]
 

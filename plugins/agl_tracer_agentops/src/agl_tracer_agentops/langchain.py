@@ -16,7 +16,7 @@ from langchain_core.callbacks.base import BaseCallbackHandler
 from opentelemetry import trace
 
 from agl_core.otel import record_failure
-from agl_core.tracer import EnteredSpan, enter_span, live_context, to_jsonable
+from agl_tracer_otel import EnteredSpan, enter_span, live_context, to_jsonable
 
 __all__ = ["LangChainHandler"]
 

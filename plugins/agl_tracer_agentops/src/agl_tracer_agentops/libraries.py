@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.tracer import (
+from agl_tracer_otel import (
     InstrumentationReport,
     Instrumentor,
     acquire_instrumentor,

@@ -11,13 +11,13 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from agl_core.errors import MissingDependencyError
-from agl_core.otel import get_tracer_provider, record_failure
+from agl_core.otel import record_failure
 from agl_core.plugins import configured_by
-from agl_core.tracer import CallWriter, InstrumentationReport, OtelTracer
 from agl_tracer_agentops.calls import AgentOpsCallWriter
 from agl_tracer_agentops.config import AgentOpsTracerConfig
 from agl_tracer_agentops.libraries import instrumented_on_import
 from agl_tracer_agentops.sdk import local_sdk
+from agl_tracer_otel import CallWriter, InstrumentationReport, OtelTracer, get_tracer_provider
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore

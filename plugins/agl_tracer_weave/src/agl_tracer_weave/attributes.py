@@ -10,7 +10,7 @@ from typing import Any, Final
 from agl_core import semconv
 from agl_core.genai import CodecError, Json, Protocol, translate_request, translate_response
 from agl_core.otel import flatten_attributes
-from agl_core.tracer import to_jsonable
+from agl_tracer_otel import to_jsonable
 from agl_tracer_weave.payload import response_to_jsonable
 from agl_tracer_weave.streams import StreamRecord
 

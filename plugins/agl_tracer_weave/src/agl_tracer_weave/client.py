@@ -16,13 +16,14 @@ from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
 from agl_core.errors import error_message
-from agl_core.otel import record_failure, set_attributes_later
-from agl_core.tracer import (
+from agl_core.otel import record_failure
+from agl_core.tracer import get_active_tracer
+from agl_tracer_otel import (
     EnteredSpan,
     current_recording,
     enter_span,
-    get_active_tracer,
     live_context,
+    set_attributes_later,
     to_jsonable,
 )
 from agl_tracer_weave.attributes import (

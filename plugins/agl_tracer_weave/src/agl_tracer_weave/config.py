@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agl_core.tracer import OtelTracerConfig
+from agl_tracer_otel import OtelTracerConfig
 
 __all__ = ["WeaveTracerConfig"]
 

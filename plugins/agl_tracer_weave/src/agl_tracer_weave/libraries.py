@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agl_core.tracer import on_import
+from agl_tracer_otel import on_import
 from agl_tracer_weave.attributes import protocol_of
 from agl_tracer_weave.streams import RecordedManager, StreamRecord
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from agl_core.genai import Json
-from agl_core.tracer import to_jsonable
+from agl_tracer_otel import to_jsonable
 
 __all__ = ["response_to_jsonable"]
 

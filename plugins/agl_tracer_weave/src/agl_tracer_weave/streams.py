@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from agl_core.genai import Json, Protocol, get_protocol, loads
-from agl_core.tracer import to_jsonable
+from agl_tracer_otel import to_jsonable
 
 _logger = logging.getLogger(__name__)
 

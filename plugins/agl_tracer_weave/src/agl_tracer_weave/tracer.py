@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from agl_core.otel import get_tracer
 from agl_core.plugins import configured_by
-from agl_core.tracer import OtelTracer
+from agl_tracer_otel import OtelTracer, get_tracer
 from agl_tracer_weave.config import WeaveTracerConfig
 from agl_tracer_weave.libraries import patched_on_import
 from agl_tracer_weave.sdk import local_client

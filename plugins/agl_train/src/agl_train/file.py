@@ -53,7 +53,7 @@ from agl_core.plugins import (
 )
 from agl_core.runner import Hook, Runner
 from agl_core.store import Interceptor, as_interceptor, default_store
-from agl_core.tracer import DummyTracer
+from agl_core.tracer import UnsentSpans
 from agl_core.trainer import Trainer, default_strategy
 from agl_core.types import Dataset, Resource, resource_types
 from agl_train.datasets import load_dataset
@@ -277,7 +277,7 @@ class TrainPlan:
         values: dict[str, Callable[[], Any]] = {
             "n_runners": lambda: self.content.trainer.n_runners or 1,
             "store": partial(build_component, "store", "memory"),
-            "tracer": DummyTracer,
+            "tracer": UnsentSpans,
         }
         with problems.collected():
             if self.content.algorithm is None:

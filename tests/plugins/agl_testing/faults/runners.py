@@ -9,7 +9,7 @@ from typing import Any
 
 from agl_core.runner import LitAgentRunner
 from agl_core.store import InterceptedStore
-from agl_core.tracer import OtelTracer
+from agl_tracer_otel import OtelTracer
 
 
 class Runner(LitAgentRunner):

@@ -8,7 +8,7 @@ from typing import Any
 
 from agl_core import semconv
 from agl_core.store import InterceptedStore
-from agl_core.tracer import OtelTracer
+from agl_tracer_otel import OtelTracer
 
 
 class Tracer(OtelTracer):

@@ -8,9 +8,9 @@ import pickle
 import threading
 
 from agl_core.errors import StoreUnavailableError
-from agl_core.tracer import OtelTracer
 from agl_core.tracer._active import _active
 from agl_core.types import TraceStatus
+from agl_tracer_otel import OtelTracer
 
 
 class Base(OtelTracer):
@@ -205,7 +205,7 @@ class GivesEachSpanATraceOfItsOwn(Base):
     def create_span(self, name, attributes=None, timestamp=None, status=None):
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-        from agl_core.tracer._processor import current_recording
+        from agl_tracer_otel.processor import current_recording
 
         recording = current_recording()
         if recording is not None:

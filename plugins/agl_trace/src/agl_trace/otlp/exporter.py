@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import AglError
-from agl_core.tracer import silent_context
 from agl_core.types import Span
 from agl_trace.otlp.send import OtlpSender, headers_from_environment
+from agl_tracer_otel import silent_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

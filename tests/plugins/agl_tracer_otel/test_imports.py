@@ -1,0 +1,54 @@
+"""Calls of a function when a library is imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from agl_tracer_otel.imports import on_import
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "lib_early.py").write_text("VALUE = 1\n")
+    (tmp_path / "lib_late").mkdir()
+    (tmp_path / "lib_late/__init__.py").write_text("from lib_late.inner import VALUE\n")
+    (tmp_path / "lib_late/inner.py").write_text("VALUE = 2\n")
+    (tmp_path / "lib_broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.startswith("lib_")]:
+        del sys.modules[name]
+
+
+def test_it_is_called_for_imported_modules_and_for_later_imports(libraries):
+    importlib.import_module("lib_early")
+    path = list(sys.meta_path)
+    told: list[tuple[str, int]] = []
+    names = ["lib_early", "lib_late", "lib_broken", "lib_never", "lib_late.inner"]
+    with on_import(names, lambda name: told.append((name, sys.modules[name].VALUE))):
+        assert told == [("lib_early", 1)]
+        module = importlib.import_module("lib_late")
+        assert told[1:] == [("lib_late.inner", 2), ("lib_late", 2)]
+        importlib.reload(module)
+        with pytest.raises(ZeroDivisionError):
+            importlib.import_module("lib_broken")
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("lib_never")
+        assert len(told) == 3
+    assert sys.meta_path == path
+    plain = importlib.import_module("lib_early")
+    assert type(module.__loader__) is type(plain.__loader__)
+    assert module.__spec__ is not None
+    assert module.__spec__.loader is module.__loader__
+
+
+def test_it_is_not_called_after_the_block(libraries):
+    told: list[str] = []
+    with on_import(["lib_late"], told.append):
+        pass
+    importlib.import_module("lib_late")
+    assert told == []

@@ -1,0 +1,56 @@
+"""Copies of the requests and responses of clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from agl_tracer_otel.payload import to_jsonable
+
+
+class Omit:
+    """The placeholder of client libraries for an omitted parameter."""
+
+
+class Model(BaseModel):
+    given: int
+    default: int = 2
+
+
+class Kind(enum.StrEnum):
+    ONE = "one"
+
+
+@dataclasses.dataclass
+class Pair:
+    left: int
+    right: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (1.5, 1.5),
+        ({"a": Omit(), "b": [Omit]}, {"b": [str(Omit)]}),
+        ({3: (1, 2), "k": {"x"}}, {"3": [1, 2], "k": ["x"]}),
+        (Pair(1, Pair(2, b"b")), {"left": 1, "right": {"left": 2, "right": "b'b'"}}),
+        ({"message": Model(given=1)}, {"message": {"given": 1}}),
+        ([Kind.ONE, True], ["one", True]),
+        ((part for part in "ab"), ["a", "b"]),
+    ],
+)
+def test_plain_values_become_json(value: Any, expected: Any):
+    assert to_jsonable(value) == expected
+
+
+def test_later_changes_of_the_agent_do_not_change_the_copy():
+    request: Any = {"messages": [{"role": "user", "content": [{"text": "a"}]}]}
+    copy = to_jsonable(request)
+    request["messages"][0]["content"][0]["text"] = "b"
+    request["messages"].append("c")
+    assert copy == {"messages": [{"role": "user", "content": [{"text": "a"}]}]}

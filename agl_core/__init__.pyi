@@ -59,11 +59,7 @@ from agl_core.plugins import (
     build_component,
 )
 from agl_core.proxy import LLMProxy
-from agl_core.runner import (
-    Hook,
-    LitAgentRunner,
-    Runner,
-)
+from agl_core.runner import Hook, Runner
 from agl_core.store import (
     LightningStore,
     LightningStoreCapabilities,
@@ -153,7 +149,6 @@ __all__ = [
     "LightningStoreStatistics",
     "Link",
     "LitAgent",
-    "LitAgentRunner",
     "NamedResources",
     "OtelResource",
     "OtelTraceAdapter",

@@ -38,8 +38,8 @@ LOG_FORMAT: Final = "%(asctime)s [%(levelname)s] (Process-%(process)d %(name)s) 
 DATE_FORMAT: Final = "%H:%M:%S"
 
 _ROOT: Final = "agl_core"
-_LIBRARIES: Final = ("agl_judge", "agl_prompt_search", "agl_serving")
-"""Packages of this repository that log but have no entry point."""
+_LIBRARY: Final = re.compile(r"agl-[a-z0-9-]+", re.IGNORECASE)
+"""Name of a distribution that plugins are built on, at the start of a requirement."""
 _PLAIN_WIDTH: Final = 200
 """Columns of rich output outside a terminal; rich's default of 80 would wrap most lines."""
 _MAX_MESSAGE: Final = 4000
@@ -180,9 +180,17 @@ def configure_logger(level: int | str = logging.INFO, name: str = _ROOT) -> logg
 
 
 def _plugin_packages() -> set[str]:
-    """Return the top-level packages of all installed plugins, without importing them."""
+    """Return the top-level packages of all installed plugins and what they are built on.
+
+    None is imported. A library without entry points is known by the plugins that require it.
+    """
     found = entry_points(group="agl")
-    return {*_LIBRARIES, *(entry.value.partition(".")[0].partition(":")[0] for entry in found)}
+    required = (text for entry in found if entry.dist for text in entry.dist.requires or ())
+    libraries = (name[0].lower() for name in map(_LIBRARY.match, required) if name)
+    return {
+        *(entry.value.partition(".")[0].partition(":")[0] for entry in found),
+        *(name.replace("-", "_") for name in libraries),
+    }
 
 
 # -- foreign text --------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ BLOCK = re.compile(
 PARTS: Mapping[str, str] = {
     "store": "store",
     "tracer": "tracer",
+    "runner": "runner",
     "adapter": "adapter",
     "algorithm": "algorithm",
     "proxy": "LLM proxy",

@@ -43,6 +43,12 @@ KIND_SPECS: Final = {
             summary="turns spans into an algorithm's data",
         ),
         KindSpec(
+            "runner",
+            contract="agl_core.runner:Runner",
+            capabilities=frozenset(),
+            summary="runs an agent on the rollouts of a store",
+        ),
+        KindSpec(
             "algorithm",
             contract="agl_core.algorithm:Algorithm",
             capabilities=frozenset({"all_tasks", "improves", "no_data", "resources", "resumes"}),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from agl_core.types import ParallelWorkerBase
 
@@ -23,9 +24,34 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+_PER_CORE: Final = 8
+"""Rollouts of a concurrent agent at a time and core: its attempts mostly wait for models."""
+_MOST: Final = 64
+"""As many rollouts at a time fill a server of one accelerator; more cores would not."""
+
+
 def worker_name(worker_id: int | str) -> str:
     """Return the id of a worker in the store."""
     return f"Worker-{worker_id}"
+
+
+def choose_concurrency(agent: LitAgent[Any], given: int | None) -> int:
+    """Return how many rollouts a runner runs at a time.
+
+    Args:
+        agent: If it declares that its rollouts may run at a time (``concurrent``), a runner runs 8
+            per core, at most 64: they mostly wait for models. Otherwise it runs one, because code
+            that was written for one rollout at a time may share variables, a browser or a limit of
+            calls between them.
+        given: The number that the user asked for, if any.
+    """
+    if given is not None:
+        return given
+    if not agent.concurrent:
+        return 1
+    # Not os.cpu_count(): a container may use fewer cores than the machine has.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(_MOST, _PER_CORE * (cores or 1))
 
 
 class Runner(ParallelWorkerBase, ABC, Generic[T]):

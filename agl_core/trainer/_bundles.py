@@ -21,8 +21,8 @@ from agl_core.algorithm._history import RunHistory
 from agl_core.llm_server import serving_behind
 from agl_core.metrics import recording, sampled
 from agl_core.plugins._events import has_listeners
-from agl_core.runner._sync_calls import SyncCalls
 from agl_core.store import intercept
+from agl_core.sync_calls import SyncCalls
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter

@@ -39,8 +39,7 @@ from agl_core.llm_server import LLMServer
 from agl_core.metrics import MeasureCalls, Metrics, build_tracker, recording
 from agl_core.plugins import ComponentLike, build_component, flush_listeners, notify
 from agl_core.proxy import LLMProxy
-from agl_core.runner import Hook, LitAgentRunner, Runner
-from agl_core.runner._slots import choose_concurrency
+from agl_core.runner import Hook, Runner, choose_concurrency
 from agl_core.store import InterceptorLike, LightningStore, installed_interceptors, intercept
 from agl_core.tracer import Tracer
 from agl_core.trainer._bundles import AlgorithmSide, RunnerSide
@@ -80,7 +79,7 @@ class Trainer:
         tracer: Records what agents do as spans; ``otel`` by default.
         adapter: Turns spans into data for the algorithm; by default ``triplet``, of agl-adapters.
         store: Keeps tasks, spans and resources; ``memory`` by default.
-        runner: Runs the agent; :class:`~agl_core.runner.LitAgentRunner` by default.
+        runner: Runs the agent; ``agent`` of agl-runner by default.
         strategy: Where the algorithm and the runners run. By default ``cs`` (processes around a
             store server) if agl-exec-cs is installed, else ``shm`` (threads of this process); the
             log says which.
@@ -194,7 +193,7 @@ class Trainer:
         self.llm_proxy: LLMProxy | None = optional("proxy", spec, default="direct")
         limits = {"max_rollouts": max_rollouts, "concurrency": concurrency}
         supplies |= {name: value for name, value in limits.items() if value is not None}
-        self.runner: Runner[Any] = build("runner", runner, default=LitAgentRunner, expected=Runner)
+        self.runner: Runner[Any] = build("runner", runner, default="agent")
 
     # -- running ---------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import agl_core as agl
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 
@@ -21,7 +22,7 @@ def calculator(task: str, prompt_template: agl.PromptTemplate) -> float:
 
 async def main() -> None:
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner(OtelTracer())
+    runner = LitAgentRunner(OtelTracer())
     print("prompt                 task   status     reward  spans")
     with runner.run_context(agent=calculator, store=store):
         for text in ("Calculate.", "Calculate carefully."):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import agl_core as agl
+from agl_runner import LitAgentRunner
 
 __all__ = ["Call", "Guard", "Rule", "guarded"]
 
@@ -117,7 +118,7 @@ class Guard(agl.Hook):
         count = len(watch.violations)
         rewards = {"reward": task - self.penalty * count, "task": task, "violations": float(count)}
         reward = agl.emit_reward(rewards, primary_key="reward", propagate=False)
-        assert isinstance(runner, agl.LitAgentRunner)
+        assert isinstance(runner, LitAgentRunner)
         store = runner.get_store()
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         (sequence_id,) = await store.get_many_span_sequence_ids([(rollout_id, attempt_id)])

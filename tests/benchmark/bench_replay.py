@@ -12,10 +12,10 @@ from openai import OpenAI
 
 from agl_core import semconv
 from agl_core.agent import LitAgent
-from agl_core.runner import LitAgentRunner
 from agl_core.types import LLM, NamedResources
 from agl_proxy_direct import DirectProxy
 from agl_replay import replay
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer

@@ -14,7 +14,7 @@ import pytest
 
 from agl_core.agent import LitAgent
 from agl_core.emitter import emit_annotation
-from agl_core.runner import LitAgentRunner
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 

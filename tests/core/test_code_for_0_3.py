@@ -17,6 +17,7 @@ from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core import semconv
 from agl_core.errors import ConfigError, UnknownOptionError
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 from agl_train import lightning_cli
@@ -136,7 +137,7 @@ class OwnRunner(agl.Runner[Any]):
     async def step(self, input: Any, **_: Any) -> Any: ...
 
 
-class SubRunner(agl.LitAgentRunner[Any]):
+class SubRunner(LitAgentRunner[Any]):
     def __init__(self, tracer: agl.Tracer) -> None:
         super().__init__(tracer, poll_interval=1.0)
 
@@ -163,7 +164,7 @@ def test_a_subclass_gets_only_what_its_own_constructor_names() -> None:
 
 
 def test_a_runner_tells_what_it_works_with() -> None:
-    runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(OtelTracer())
+    runner: LitAgentRunner[Any] = LitAgentRunner(OtelTracer())
     store = InMemoryLightningStore()
     assert runner.get_worker_id() == "Worker-Unknown"
     for ask in (runner.get_agent, runner.get_store):

@@ -16,11 +16,11 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.agent._no_proxy import call_directly
 from agl_core.algorithm import Baseline
-from agl_core.runner import LitAgentRunner
-from agl_core.store import InMemoryLightningStore
-from agl_core.tracer import OtelTracer
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, ProxyLLM
+from agl_runner import LitAgentRunner
+from agl_store_memory import InMemoryLightningStore
+from agl_tracer_otel import OtelTracer
 
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 CLOSED = "http://127.0.0.1:9"  # the discard port, which refuses connections

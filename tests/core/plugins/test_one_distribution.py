@@ -56,10 +56,11 @@ async def attempt_finished(status, reward):
 """
 RUN = """
 import asyncio
-from agl_core import LitAgent, LitAgentRunner
+from agl_core import LitAgent
 from agl_store_memory import InMemoryLightningStore
 from agl_core.plugins import build_component, flush_listeners
 from agl_core.tracer import UnsentSpans
+from agl_runner import LitAgentRunner
 from agl_core.types import ReplayConfig, RolloutConfig
 
 judge = build_component("judge", "strict")

@@ -11,8 +11,8 @@ import pytest
 
 from agl_core.agent import rollout
 from agl_core.errors import ConfigError
-from agl_core.store import InMemoryLightningStore
 from agl_core.trainer import Trainer, check_dataset
+from agl_store_memory import InMemoryLightningStore
 
 ROWS = [{"q": "a", "n": 1}, {"q": "b", "n": 2}]
 

@@ -43,7 +43,8 @@ print("mean", trainer("STRATEGY").evaluate(agent, [1, 3]).score().mean)
 ---
 import asyncio
 await asyncio.sleep(0)
-store = agl.InMemoryLightningStore()
+from agl_store_memory import InMemoryLightningStore
+store = InMemoryLightningStore()
 await store.enqueue_rollout("the loop of the notebook goes on")
 print((await store.query_rollouts()).total)
 """

@@ -26,11 +26,12 @@ from agl_core.errors import (
     RunFailedError,
 )
 from agl_core.plugins import add_listener, hookimpl, remove_listener
-from agl_core.runner import Hook, LitAgentRunner
+from agl_core.runner import Hook
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, ProxyLLM
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_dummy import DummyTracer
 from agl_tracer_otel import OtelTracer
@@ -635,8 +636,8 @@ def test_custom_components_are_used_unchanged() -> None:
             "initial_resources.p: is a text, not a resource; write PromptTemplate(template=",
         ),
         ({"initial_resources": {"p": 3}}, "initial_resources.p: a int is not a resource"),
-        ({"runner": {"poll_interval": "soon"}}, "poll_interval is 'soon'; it takes a number"),
-        ({"runner": {"max_rollouts": "few"}}, "max_rollouts is 'few'; it takes an integer"),
+        ({"runner": {"poll_interval": "soon"}}, "poll_interval: should be a valid number"),
+        ({"runner": {"max_rollouts": "few"}}, "max_rollouts: should be a valid integer, not 'few'"),
     ],
 )
 def test_wrong_arguments_are_reported_in_one_line(options: Any, message: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import agl_core as agl
 import sandbox as sandbox_module
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, Script, ScriptedModels, ToolCall, real_or_scripted
 from agl_tracer_otel import OtelTracer
@@ -88,7 +89,7 @@ def test_the_tests_of_every_task_fail_at_first(task: dict[str, Any]):
 async def attempt(task: dict[str, Any], prompt: str, script: Script) -> tuple[float, list[Any]]:
     """Return the reward of one rollout, and the requests that the model saw."""
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner[Any](OtelTracer())
+    runner = LitAgentRunner[Any](OtelTracer())
     with ScriptedModels(script) as models:
         resources: agl.NamedResources = {
             "llm": agl.LLM(endpoint=models.base_url, model="m"),

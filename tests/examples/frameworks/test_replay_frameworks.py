@@ -14,10 +14,10 @@ import pytest
 
 from agl_core.agent import LitAgent
 from agl_core.emitter import operation
-from agl_core.runner import LitAgentRunner
 from agl_core.types import NamedResources, Rollout
 from agl_proxy_direct import DirectProxy
 from agl_replay import replay
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest

@@ -12,6 +12,7 @@ import pytest
 
 import agl_core as agl
 from agl_core.emitter import get_rewards_from_span
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import ScriptedModels, real_or_scripted
 from agl_tracer_otel import OtelTracer
@@ -57,7 +58,7 @@ class Meal(agl.LitAgent[str]):
 
 async def rewards_of(agent: Meal, *hooks: agl.Hook) -> dict[str, float]:
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner[Any](OtelTracer())
+    runner = LitAgentRunner[Any](OtelTracer())
     outcome = pytest.raises(ValueError, match="burnt") if agent.fails else nullcontext()
     with runner.run_context(agent=agent, store=store, hooks=hooks), outcome:
         await runner.step("dinner", resources={})
@@ -112,7 +113,7 @@ async def test_without_the_hook_the_tools_work_as_they_are():
 async def test_the_agent_under_its_policy(prompt: str, vetoes: bool, rewards: dict[str, float]):
     (task,) = [task for task in TASKS if task["price"] == 450]
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner[Any](OtelTracer())
+    runner = LitAgentRunner[Any](OtelTracer())
     with ScriptedModels(answer) as models:
         resources: agl.NamedResources = {
             "llm": agl.LLM(endpoint=models.base_url, model="m"),

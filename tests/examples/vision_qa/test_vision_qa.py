@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import agl_core as agl
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.models import Reply, SeenRequest, real_or_scripted
 from agl_tracer_otel import OtelTracer
@@ -66,7 +67,7 @@ async def test_a_judge_without_a_verdict_gives_no_reward(verdict: str):
         return Reply(verdict if "fair judge" in str(request.body) else "red")
 
     store = InMemoryLightningStore()
-    runner = agl.LitAgentRunner[Any](OtelTracer())
+    runner = LitAgentRunner[Any](OtelTracer())
     with real_or_scripted(script, "m", environ={}) as model:
         agent = make_agent("chat", "judged", model)
         llm = agl.LLM(endpoint=f"{model.base_url}/v1", model=model.model)

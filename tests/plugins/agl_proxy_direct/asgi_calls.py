@@ -23,7 +23,7 @@ class ProxyInMemory:
         spec = UpstreamSpec(connect=lambda: upstream)
         self.app = ProxyApp(store, parse_model_list([ENTRY]), config, spec)
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> ProxyInMemory:
@@ -43,7 +43,7 @@ class ProxyInMemory:
     async def chat(self, attempt: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return status and JSON of a chat call; a stream is assembled."""
         ids = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}"
-        sent: list[dict[str, Any]] = []
+        sent: list[Any] = []
         request = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
         forever = asyncio.Event()
 
@@ -53,7 +53,7 @@ class ProxyInMemory:
             await forever.wait()
             raise AssertionError
 
-        async def send(message: dict[str, Any]) -> None:
+        async def send(message: Any) -> None:
             sent.append(message)
 
         scope = {

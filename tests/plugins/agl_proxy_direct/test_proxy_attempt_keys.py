@@ -11,6 +11,7 @@ from openai import AsyncOpenAI, AuthenticationError, OpenAI, PermissionDeniedErr
 import agl_core as agl
 from agl_core import semconv
 from agl_proxy_direct import DirectProxy
+from agl_runner import LitAgentRunner
 from agl_serving import TokenVerifier, is_token, mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_kit import LightningStoreThreaded
@@ -96,7 +97,7 @@ async def test_a_runner_gives_an_agent_its_key(
 ):
     await store.add_resources({"llm": proxy.as_resource()})
     tasks = [await store.enqueue_rollout(number) for number in range(3)]
-    runner = agl.LitAgentRunner(OtelTracer(), max_rollouts=3)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3)
     with runner.run_context(agent=agent, store=runner_client):
         await runner.iter()
     done = await store.wait_for_rollouts(rollout_ids=[t.rollout_id for t in tasks], timeout=10)
@@ -119,7 +120,7 @@ async def test_a_key_is_valid_for_its_own_attempt_only(
 ):
     other = await store.start_rollout("other")
     path = f"rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}"
-    runner = agl.LitAgentRunner(OtelTracer(), max_rollouts=1)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
     token = mint_token(SECRET, "algorithm", lifetime=60)
     algorithm = LightningStoreClient(runner_client.server_address, auth_token=token)
     await algorithm.add_resources({"llm": proxy.as_resource()})

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct.history import AttemptHistory, Fallback, Histories, conversation_keys
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_proxy_direct.asgi_calls import ProxyInMemory
 from tests.plugins.agl_proxy_direct.word_server import (
     END,

@@ -55,7 +55,7 @@ class Template:
         return words + (["<assistant>", "<think>"][: 1 + self.opens] if head else [])
 
     def _body(self, message: Mapping[str, Any], current: bool) -> list[str]:
-        content = message.get("content") or ""
+        content: Any = message.get("content") or ""
         if not isinstance(content, str):
             if any(part["type"] != "text" for part in content):
                 raise TemplateRefusal("text only")
@@ -68,7 +68,7 @@ class Template:
         thought = message.get("reasoning_content") or ""
         if "</think>" in content:
             thought, content = content.split("</think>", 1)
-        words = content.split()
+        words: list[str] = content.split()
         if thought and (current or not self.strips):
             words = ["<think>", *thought.split(), "</think>", *words]
         for call in calls:
@@ -139,9 +139,11 @@ class WordServer(Upstream):
             return Response(400, {"error": {"message": str(refusal)}})
 
     def _chat(self, body: Json) -> UpstreamResponse:
-        ids = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
-        given = ids is not None and self.takes_ids
-        if not given:
+        asked: list[int] | None = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        given = asked is not None and self.takes_ids
+        if asked is not None and given:
+            ids = asked
+        else:
             ids = self.encode(self.template.render(body, head=True))
         if len(ids) > self.max_prompt:
             return Response(400, {"error": {"message": "too long"}})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from agl_core.agent import LitAgent
-from agl_core.runner import LitAgentRunner
 from agl_core.store import LightningStore
 from agl_core.types import LLM, Rollout
 from agl_proxy_direct import DirectProxy
+from agl_runner import LitAgentRunner
 from agl_testing import ScriptedModels
 from agl_tracer_otel import OtelTracer
 

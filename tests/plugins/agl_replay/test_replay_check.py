@@ -87,7 +87,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def record(agent: Any, task: str) -> None:
-    from agl_core.runner import LitAgentRunner
+    from agl_runner import LitAgentRunner
     from agl_tracer_otel import OtelTracer
 
     store = SqliteLightningStore("agl.db")

@@ -12,10 +12,10 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from agl_core import semconv
 from agl_core.agent import LitAgent
-from agl_core.runner import LitAgentRunner
 from agl_core.types import LLM, NamedResources, Rollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_replay import NotReplayableError, fork, fork_requests, fork_requests_at
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest

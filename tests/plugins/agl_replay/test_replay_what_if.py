@@ -10,9 +10,9 @@ from openai import OpenAI
 import agl_core as agl
 from agl_core.agent import LitAgent
 from agl_core.errors import ConfigError
-from agl_core.runner import LitAgentRunner
 from agl_core.types import LLM, NamedResources, PromptTemplate, Rollout
 from agl_replay import what_if
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Reply, ScriptedModels
 from agl_testing.models import SeenRequest

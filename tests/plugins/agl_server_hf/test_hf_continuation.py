@@ -16,9 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core.store import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 from agl_server_hf import HFServer
+from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_server_hf.families import FAMILIES
 from tests.plugins.agl_server_hf.forced import ForcedServer, forward
 from tests.plugins.agl_server_hf.sdk_agents import AGENTS, Agent
@@ -174,7 +174,7 @@ async def test_what_a_model_samples_by_itself_is_one_row_too(models: Path):
         await proxy.start()
         attempt = await store.start_rollout(input={})
         resource = proxy.as_resource(attempt.rollout_id, attempt.attempt.attempt_id)
-        history: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
+        history: list[Any] = [{"role": "user", "content": "Hi"}]
         async with openai.AsyncOpenAI(base_url=resource.endpoint, api_key="x") as client:
             for turn in range(8):
                 done = await client.chat.completions.create(

@@ -11,9 +11,9 @@ from openai import AsyncOpenAI
 from vllm_parts.transformers_process import Transformers
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_core import InMemoryLightningStore
 from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
+from agl_store_memory import InMemoryLightningStore
 from agl_testing.tiny_model import WEATHER_TOOL
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -52,7 +52,7 @@ async def converse(url: str, model: str) -> list[str | None]:
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         async with client.chat.completions.stream(**request, messages=history) as stream:
             message = (await stream.get_final_completion()).choices[0].message
-        (asked,) = message.tool_calls or ()
+        (asked,) = message.tool_calls or []
         texts = [message.content]
         arguments = json.dumps(json.loads(asked.function.arguments), indent=2)
         function = {"name": asked.function.name, "arguments": arguments}

@@ -555,7 +555,7 @@ async def test_a_client_that_cannot_be_recorded_is_reported_and_works(
         messages(client, claude)
         chat(client, claude)
 
-    with caplog.at_level(logging.WARNING, "agl_core"):
+    with caplog.at_level(logging.WARNING, "agl_tracer_otel"):
         names = [span.name for span in await spans_of(agent)]
     assert "openai.chat.completion" in names
     assert "calls of this version of 'anthropic' cannot be recorded" in caplog.text

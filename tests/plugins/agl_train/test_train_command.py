@@ -109,7 +109,7 @@ def test_check_tells_all_problems_at_once(project, capsys):
         "resources.other.x": "1",
         "hooks": "['agl_cli_agent.py:number']",
         "runner.heartbeat_launch_mode": "never",
-        "runner.type": "agl_core.runner:LitAgentRunner",
+        "runner.type": "agent",
     }
     overrides = [word for key, value in wrong.items() for word in ("--set", f"{key}={value}")]
     assert main(["train", "train.toml", "--check", *overrides]) == 2
@@ -141,7 +141,7 @@ def test_check_tells_all_problems_at_once(project, capsys):
         ("algorithm=agl_cli_agent.py:number", "algorithm: "),
         ("algorithm=agl_cli_agent.py:undecorated", "@algo cannot fill the parameter 'task'"),
         ("algorithm=agl_cli_agent.py:tasks", "made a list, which is not an Algorithm"),
-        ("runner={heartbeat_launch_mode='x'}", "it takes 'thread' or 'asyncio'"),
+        ("runner={heartbeat_launch_mode='x'}", "should be 'thread' or 'asyncio', not 'x'"),
         ("strategy={type='shm', main_thread='runner'}", "main_thread='runner' needs n_runners=1"),
     ],
 )

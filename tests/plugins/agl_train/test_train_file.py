@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.runner import LitAgentRunner
 from agl_core.store import Interceptor
 from agl_exec_shm import SharedMemoryExecutionStrategy
+from agl_runner import LitAgentRunner
 from agl_train.datasets import load_dataset
 from agl_train.file import read_train_file
 from agl_train.references import import_reference, is_reference

@@ -26,8 +26,8 @@ from agl_algo_verl.rows import Row, RowBuilder
 from agl_core.algorithm import RewardScale, Run, cancel_rollouts
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
-from agl_core.runner import SyncCalls
 from agl_core.store import LightningStore
+from agl_core.sync_calls import SyncCalls
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
 from agl_credit import named_rewards
 

@@ -39,6 +39,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     ),
     "agl-proxy-litellm": "proxy.litellm dialect.litellm",
     "agl-replay": "command.replay replayer.recorded",
+    "agl-runner": "runner.agent",
     "agl-server-hf": "llm_server.hf",
     "agl-server-vllm": "llm_server.vllm check.vllm command.vllm",
     "agl-simulate": "command.simulate",
@@ -60,6 +61,7 @@ PACKAGES: Final[Mapping[str, str]] = {
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
+    "LitAgentRunner": ("agl_runner", "agl-runner"),
     "OtelTracer": ("agl_tracer_otel", "agl-tracer-otel"),
     "DummyTracer": ("agl_tracer_dummy", "agl-tracer-dummy"),
     "InMemoryLightningStore": ("agl_store_memory", "agl-store-memory"),

@@ -64,7 +64,7 @@ _SEMCONV = (
 _OTEL = (
     "check_attributes_sanity extract_links_from_attributes extract_tags_from_attributes"
     " filter_and_unflatten_attributes filter_attributes flatten_attributes"
-    " format_exception_attributes full_qualified_name get_tracer get_tracer_provider"
+    " format_exception_attributes full_qualified_name"
     " make_link_attributes make_tag_attributes query_linked_spans sanitize_attribute_value"
     " sanitize_attributes unflatten_attributes"
 )
@@ -156,12 +156,15 @@ _HERE: Final[dict[str, dict[str, str]]] = {
     "agentlightning.types.tracer": {_AGL: _TYPES_TRACER, "agl_legacy": _SPAN_ENUMS},
     "agentlightning.utils": {},
     "agentlightning.utils.id": {"agl_core.ids": "generate_id"},
-    "agentlightning.utils.otel": {"agl_core.otel": _OTEL},
+    "agentlightning.utils.otel": {
+        "agl_core.otel": _OTEL,
+        "agl_tracer_otel": "get_tracer get_tracer_provider",
+    },
     "agentlightning.utils.otlp": {"agl_trace.otlp": "LightningStoreOTLPExporter"},
     "agentlightning.utils.server_launcher": {
         "agl_serving": "PythonServerLauncher PythonServerLauncherArgs"
     },
-    "agentlightning.utils.system_snapshot": {"agl_core.runner": "system_snapshot"},
+    "agentlightning.utils.system_snapshot": {"agl_runner": "system_snapshot"},
 }
 
 HERE: Final[dict[str, dict[str, str]]] = {

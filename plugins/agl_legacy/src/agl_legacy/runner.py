@@ -16,7 +16,7 @@ from agl_core.adapter import Adapter
 from agl_core.agent import LitAgent
 from agl_core.errors import AgentResultError, error_text
 from agl_core.ids import generate_id
-from agl_core.runner import SyncCalls
+from agl_core.sync_calls import SyncCalls
 from agl_core.tracer import Tracer
 from agl_core.types import (
     Attempt,

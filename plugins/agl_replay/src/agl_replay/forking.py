@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agl_core.agent import LitAgent
-from agl_core.runner import Hook, LitAgentRunner
+from agl_core.runner import Hook
 from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import (
@@ -25,6 +25,7 @@ from agl_replay.recording import (
     recorded_resources,
 )
 from agl_replay.session import OnDivergence
+from agl_runner import LitAgentRunner
 from agl_tracer_otel import OtelTracer
 
 __all__ = ["fork", "fork_requests", "fork_requests_at"]

@@ -12,7 +12,7 @@ from typing import Any
 from agl_core.agent import LitAgent
 from agl_core.algorithm import comparable
 from agl_core.errors import ConfigError
-from agl_core.runner import Hook, LitAgentRunner
+from agl_core.runner import Hook
 from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
 from agl_core.types import Rollout, Span
@@ -24,6 +24,7 @@ from agl_replay.proxy import replay_proxy
 from agl_replay.recording import RecordedCall, Recording, final_reward, read_recording
 from agl_replay.report import changed_at, result_lines
 from agl_replay.session import Divergence, OnDivergence, ReplaySession
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 

@@ -25,8 +25,8 @@ import pytest
 from agl_core.agent import Environment, LitAgent
 from agl_core.emitter import find_final_reward
 from agl_core.errors import ConfigError
-from agl_core.runner import LitAgentRunner
 from agl_core.types import Dataset, NamedResources, Span
+from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.suite import Suite, requires
 from agl_tracer_otel import OtelTracer

@@ -32,6 +32,7 @@ __all__ = ["Plugins", "agl_registry"]
 USUAL: Final = (
     CORE_DISTRIBUTION,
     "agl-exec-shm",
+    "agl-runner",
     "agl-store-memory",
     "agl-tracer-dummy",
     "agl-tracer-otel",

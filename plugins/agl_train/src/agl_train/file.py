@@ -165,7 +165,7 @@ _PARTS: Final[Mapping[str, _Part]] = {
     "runner": _Part(
         "runner",
         "runner",
-        "agl_core.runner:LitAgentRunner",
+        "agent",
         ("tracer", "max_rollouts", "concurrency"),
     ),
 }

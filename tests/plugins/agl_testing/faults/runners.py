@@ -7,8 +7,8 @@ import contextlib
 import time
 from typing import Any
 
-from agl_core.runner import LitAgentRunner
 from agl_core.store import InterceptedStore
+from agl_runner import LitAgentRunner
 from agl_tracer_otel import OtelTracer
 
 

@@ -8,8 +8,8 @@ import os
 import signal
 from typing import Any
 
-from agl_core.execution import SharedMemoryExecutionStrategy
 from agl_exec_cs import ClientServerExecutionStrategy
+from agl_exec_shm import SharedMemoryExecutionStrategy
 
 
 class Threads(SharedMemoryExecutionStrategy):

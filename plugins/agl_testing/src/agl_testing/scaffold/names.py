@@ -22,6 +22,7 @@ _PREFIXES: Final = {
     "execution": "agl-exec-",
     "llm_server": "agl-server-",
     "metrics": "agl-metrics-",
+    "runner": "agl-runner-",
     "environment": "agl-env-",
 }
 _LONGEST: Final = 30  # characters; the name becomes part of file names and of a class's name

@@ -21,9 +21,11 @@ PUBLIC = {
     "ids",
     "lazy",
     "logs",
+    "main_thread",
     "semconv",
     "statistics",
     "status",
+    "sync_calls",
     "wakeup",
 }
 """Top-level modules of the core that are public without an export."""

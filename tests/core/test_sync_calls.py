@@ -72,7 +72,7 @@ async def test_an_abandoned_error_is_logged(
         release.wait(20)
         raise OSError("too late")
 
-    with caplog.at_level("DEBUG", logger="agl_core.runner"):
+    with caplog.at_level("DEBUG", logger="agl_core.sync_calls"):
         calls.submit(fail).cancel()
         release.set()
         async with asyncio.timeout(5):
@@ -104,7 +104,7 @@ def test_a_call_that_outlives_its_loop(calls: SyncCalls, caplog: pytest.LogCaptu
     async def start() -> None:
         calls.submit(work)
 
-    with caplog.at_level("DEBUG", logger="agl_core.runner"):
+    with caplog.at_level("DEBUG", logger="agl_core.sync_calls"):
         asyncio.run(start())
         release.set()
         assert ended.wait(5)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+import agl_core
 from agl_core.errors import error_text
 from agl_core.plugins import has_listeners, notify
 from agl_core.types import FINISHED_STATUSES
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES: Final = 10.0
-_OWN: Final = str(Path(__file__).parents[1])
+_OWN: Final = tuple(f"{Path(file).parent}{os.sep}" for file in (agl_core.__file__, __file__))
+"""Folders of the code that calls agents."""
 
 
 class Progress:

@@ -26,7 +26,7 @@ RUNNERS = 64
 
 def serve(told: Connection) -> None:
     # The server logs duplicate spans as errors; here they are the load.
-    logging.getLogger("agl_core.store").setLevel(logging.CRITICAL)
+    logging.getLogger("agl_store_kit").setLevel(logging.CRITICAL)
 
     async def main() -> None:
         server = LightningStoreServer(InMemoryLightningStore(), port=0)

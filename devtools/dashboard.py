@@ -33,7 +33,8 @@ json.dump(StoreApp(InMemoryLightningStore()).openapi(), sys.stdout, indent=1)
 
 def build() -> None:
     """Build the page, unless it is built from these very sources."""
-    python = editable(ENVS / "openapi", "demo", with_requirements(["agl_store_http", "agl_store_memory"]))
+    packages = with_requirements(["agl_store_http", "agl_store_memory"])
+    python = editable(ENVS / "openapi", "demo", packages)
     document = output_of(python, "-c", WRITE_DOCUMENT)
     digest = _digest(document)
     if STAMP.exists() and STAMP.read_text() == digest:

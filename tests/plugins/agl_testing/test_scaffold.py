@@ -87,8 +87,9 @@ def test_names():
         (["store", "x" * 31], "at most 30 characters"),
         (["store", ""], "'' is not a plugin name"),
         (["command", "import"], "'import' is a word of Python"),
-        (["store", "memory"], "store.memory is built in"),
+        (["command", "version"], "command.version is built in"),
         (["store", "sqlite"], "agl-store-sqlite has it already"),
+        (["store", "memory"], "agl-store-memory has it already"),
     ],
 )
 def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys, agl_registry):

@@ -61,7 +61,8 @@ def test_the_package_is_one_of_the_repository(plugins: Path, monkeypatch, capsys
     assert set(pyproject["tool"]) == {"hatch"}, "the root has the other settings"
     # What agl-store-http requires is in the line, too.
     line = "pip install . ./plugins/agl_adapters ./plugins/agl_made_here ./plugins/agl_serving"
-    assert f"{line} ./plugins/agl_store_http\n" in (package / "README.md").read_text()
+    line = f"{line} ./plugins/agl_store_http ./plugins/agl_store_kit\n"
+    assert line in (package / "README.md").read_text()
 
 
 def test_the_bounds_are_those_of_the_repositorys_version(plugins: Path):

@@ -261,7 +261,7 @@ def lowest(arguments: Sequence[str]) -> None:
     oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
     tested = manifests.with_requirements([*DEMO_PLUGINS, "agl_testing"])
     # Later releases of openai pass pydantic 2.10 a value that it does not take.
-    tools = ("anthropic>=0.40", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
+    tools = ("anthropic>=0.40", "numpy>=1.26", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
     python = editable(ENVS / "lowest", "demo", tested, *oldest, *tools)
     environments.uv("pip", "check", "--quiet", "--python", python)
     # Old releases warn about this Python in ways that newer ones have mended.

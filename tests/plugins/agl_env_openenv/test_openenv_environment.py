@@ -276,12 +276,9 @@ def test_fields_behind_references_and_choices_are_texts():
         ActionFormat(schema).read("[]")
 
 
-def test_the_name_of_the_package_to_install_is_known(agl_registry):
+def test_a_reference_without_an_address_is_refused(agl_registry):
     from agl_core.agent import load_environment
-    from agl_core.errors import PluginNotFoundError
 
-    with pytest.raises(PluginNotFoundError, match="pip install agl-env-openenv"):
-        load_environment("openenv:http://127.0.0.1:1")
     agl_registry.add("environment.openenv", "agl_env_openenv.hooks")
     with pytest.raises(ConfigError, match="agent: 'openenv:' lacks"):
         load_environment("openenv:")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import torch
 
 from agl_server_hf.app import build_app
-from agl_server_hf.engine import Generation, Token
+from agl_server_hf.generation import Generation, Token
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_testing.tiny_model import build_model
 from tests.plugins.agl_server_hf.families import FAMILIES, build_family
@@ -24,7 +24,10 @@ class ForcedEngine:
         answers: Token ids of the answers to come.
         prompts: The prompts so far.
         ends: The tokens that end an answer.
+        after_step: Called when tokens were emitted, as the engine does after each step.
     """
+
+    after_step: Callable[[], None]
 
     def __init__(self, model: Any, end: int) -> None:
         self.model = model
@@ -32,7 +35,12 @@ class ForcedEngine:
         self.prompts: list[list[int]] = []
         self.ends = {end}
 
-    def submit(self, generation: Generation) -> None:
+    def submit(self, *generations: Generation) -> None:
+        for generation in generations:
+            self._answer(generation)
+        self.after_step()
+
+    def _answer(self, generation: Generation) -> None:
         prompt = list(generation.prompt)
         self.prompts.append(prompt)
         answer = self.answers.popleft()[: generation.sampling.max_tokens]
@@ -41,7 +49,11 @@ class ForcedEngine:
             reason = None
             if position == len(answer):
                 reason = "stop" if token in self.ends else "length"
-            generation.emit(Token(token, logprob, (), reason))
+            sampled = Token(token, logprob, (), reason)
+            generation.token_ids.append(token)
+            generation.tokens.append(sampled)
+            if generation.stream or reason is not None:
+                generation.emit(sampled)
 
     def cancel(self, generation: Generation) -> None:
         """All tokens are emitted by submit()."""

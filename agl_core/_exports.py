@@ -26,7 +26,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.llm_server": "LLMServer",
     "agl_core.proxy": "LLMProxy",
     "agl_core.runner": "Hook Runner",
-    "agl_core.store": ("LightningStore LightningStoreCapabilities LightningStoreStatistics"),
+    "agl_core.store": "LightningStore LightningStoreCapabilities LightningStoreStatistics",
     "agl_core.tracer": "Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "agl_core.trainer": "Trainer",
     "agl_core.types": (

@@ -6,7 +6,6 @@ an error: the proxy's own 127.0.0.1 is another machine. ``NO_PROXY`` lists the h
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from agl_core.hosts import is_loopback
 from agl_core.types import LLM, ProxyLLM
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def call_models_directly(resources: Mapping[str, Resource]) -> None:
     models = [one for one in resources.values() if isinstance(one, LLM)]
     hosts = [(_host(one.get_base_url()), one) for one in models]
     call_directly(
-        [host for host, one in hosts if host and (isinstance(one, ProxyLLM) or _is_loopback(host))]
+        [host for host, one in hosts if host and (isinstance(one, ProxyLLM) or is_loopback(host))]
     )
 
 
@@ -73,10 +73,3 @@ def _host(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:  # the agent's client says what is wrong with it
         return ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -12,6 +12,7 @@ import socket
 from typing import Final
 
 from agl_core.errors import LaunchError
+from agl_core.hosts import is_loopback
 
 __all__ = ["LOOPBACK", "bind_socket", "is_loopback", "is_wildcard", "outbound_address", "url_host"]
 
@@ -53,16 +54,6 @@ def bind_socket(host: str, port: int | None) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host is an interface that only this machine can reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_wildcard(host: str) -> bool:

@@ -37,7 +37,7 @@ class TrainerView(Protocol):
 
     @property
     def adapter(self) -> Adapter[Any, Any] | None:
-        """The adapter of the algorithm; None if agl-adapters is not installed."""
+        """The adapter of the algorithm; None if no adapter is installed."""
         ...
 
     @property

@@ -77,11 +77,12 @@ class Trainer:
             agent that declares ``concurrent``, such as ``@rollout(concurrent=True)``.
         initial_resources: The resources the algorithm starts from.
         tracer: Records what agents do as spans; ``otel`` by default.
-        adapter: Turns spans into data for the algorithm; by default ``triplet``, of agl-adapters.
+        adapter: Turns spans into data for the algorithm; ``triplet`` by default, if it is
+            installed.
         store: Keeps tasks, spans and resources; ``memory`` by default.
-        runner: Runs the agent; ``agent`` of agl-runner by default.
+        runner: Runs the agent; ``agent`` by default.
         strategy: Where the algorithm and the runners run. By default ``cs`` (processes around a
-            store server) if agl-exec-cs is installed, else ``shm`` (threads of this process); the
+            store server) if it is installed, else ``shm`` (threads of this process); the
             log says which.
         port: Port of the store server, for strategies that have one.
         algorithm: Improves the resources. None: the runners run rollouts that others enqueue.

@@ -34,7 +34,7 @@ FINISHED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"failed", "succe
 
 
 class ReplayConfig(BaseModel, frozen=True):
-    """A rollout that repeats the recording of another; needs a replayer, such as agl-replay."""
+    """A rollout that repeats the recording of another; needs a replayer."""
 
     rollout_id: str
     """The recorded rollout."""

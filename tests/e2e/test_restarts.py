@@ -13,6 +13,7 @@ from tests.plugins.agl_store_postgres.postgres_server import BINARIES
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),  # a runner that was killed counts as gone after a minute
     pytest.mark.skipif(BINARIES is None, reason="needs PostgreSQL's programs"),
 ]
 

@@ -190,7 +190,8 @@ async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
         resources = {
             snapshot.resources_id: snapshot.resources
             for snapshot in await store.query_resources()
-            if not snapshot.resources_id.startswith("history:")  # it has times
+            # The history has times, the lease its process.
+            if not snapshot.resources_id.startswith(("history:", "lease:"))
         }
         latest = await store.get_latest_resources()
         return {

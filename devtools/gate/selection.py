@@ -21,7 +21,7 @@ SHARED_FILES = ("conftest.py", "pytest.ini")
 SHARED_TABLES = frozenset({"project", "build-system", "tool.pytest", "tool.hatch"})
 """Tables of the root `pyproject.toml` that all tests or their environments depend on."""
 CONCERNS_NO_PART = (
-    *("CHANGELOG.md", "LICENSE", "SECURITY.md", ".gitignore"),
+    *("AGENTS.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", ".gitignore"),
     *(".ci/full_run.toml", ".ci/test_map.json"),
 )
 """Files that change nothing that a part does; the record knows the tests that read one."""

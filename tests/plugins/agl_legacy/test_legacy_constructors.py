@@ -282,3 +282,11 @@ def test_a_specification_that_is_not_valid_is_a_value_error(spec: object) -> Non
 def test_a_wrong_result_is_a_type_error() -> None:
     with pytest.raises(ComponentTypeError, match="part: int is not a Base"):
         build(lambda: 3)
+
+
+def test_a_store_in_mongodb_takes_the_name_of_0_3_for_its_address() -> None:
+    mongo = pytest.importorskip("agl_store_mongo")
+    store = mongo.MongoLightningStore(mongo_uri="mongodb://db.example:27018", database_name="x")
+    assert store.host == "db.example:27018"
+    with pytest.raises(ConfigError, match="mongo_client_kwargs"):
+        mongo.MongoLightningStore(mongo_client_kwargs={})

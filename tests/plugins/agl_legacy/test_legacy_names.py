@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,18 @@ from agl_legacy.names import HERE, NOT_HERE
 from tests.tables import check_each
 
 PAGE = (Path(__file__).parents[3] / "docs/migration.md").read_text()
+NAMES = Path(__file__).with_name("names_of_0_3.txt")
+"""What the modules of 0.3.0 define or export, but for type variables: a module a line."""
+ARGUMENTS = Path(__file__).with_name("arguments_of_0_3.txt")
+"""Parameters of the functions and constructors of 0.3.0 that are served: one of them a line."""
+ELSEWHERE = (
+    "trainer_cls",
+    "daemon_cls",
+    "trace_aggregator",
+    "--mongo-uri",
+    "agl store --backend memory",
+)
+"""What old code may use of packages that may be absent here, of configurations and of commands."""
 
 
 def part(heading: str) -> str:
@@ -109,3 +122,38 @@ def test_a_name_that_is_not_here_names_its_section() -> None:
 def test_each_section_that_an_error_names_is_on_the_page() -> None:
     anchors = {anchor(title) for title in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)}
     assert {*NOT_HERE, "every-public-name"} <= anchors
+
+
+def test_each_name_of_0_3_is_served_or_has_a_line() -> None:
+    served, refused = served_by_page(), defaultdict[str, set[str]](set)
+    for modules in missing_by_page().values():
+        for module, names in modules.items():
+            refused[module] |= names
+
+    def check(module: str, name: str) -> None:
+        assert name in served[module] or name in refused[module], f"{module}.{name} has no line"
+
+    lines = (line.partition(": ") for line in NAMES.read_text().splitlines())
+    check_each(check, ((module, name) for module, _, names in lines for name in names.split()))
+
+
+def test_each_argument_of_0_3_is_taken_or_has_a_line() -> None:
+    def check(module: str, name: str, known: list[str]) -> None:
+        try:
+            made = getattr(import_module(module), name)
+        except AttributeError:  # its package is not installed
+            return
+        parameters = inspect.signature(made).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            return
+        for argument in set(known) - set(parameters):
+            line = rf"^\|.*`[^`]*\b{argument}\b[^`]*`.*\|$"
+            assert re.search(line, PAGE, re.MULTILINE), f"{name}({argument}=) has no line"
+
+    lines = (re.split("[: ]+", line) for line in ARGUMENTS.read_text().splitlines())
+    check_each(check, ((module, name, known) for module, name, *known in lines))
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_what_cannot_be_looked_up_here_has_a_line(word: str) -> None:
+    assert re.search(rf"^\|.*`[^`]*{word}[^`]*`.*\|$", PAGE, re.MULTILINE)

@@ -178,30 +178,150 @@ NOT_HERE: Final[dict[str, dict[str, str]]] = {
         "agentlightning.llm_proxy": (
             "AddLogprobs AddReturnTokenIds LightningOpenTelemetry LightningSpanExporter"
             " MessageInspectionMiddleware RolloutAttemptMiddleware StreamConversionMiddleware"
+            " get_active_llm_proxy initialize_llm_callbacks set_active_llm_proxy"
         ),
     },
     "the-collections-of-a-store": {
         "agentlightning": "CollectionBasedLightningStore",
         "agentlightning.store": "CollectionBasedLightningStore collection",
-        "agentlightning.store.collection_based": "CollectionBasedLightningStore",
+        "agentlightning.store.collection": (
+            "AtomicLabels AtomicMode Collection DequeBasedQueue DictBasedKeyValue FilterOptions"
+            " InMemoryLightningCollections KeyValue LightningCollections ListBasedCollection"
+            " PaginatedResult Queue SortOptions"
+        ),
+        "agentlightning.store.collection.base": (
+            "AtomicLabels AtomicMode Collection DuplicatedPrimaryKeyError FilterMap KeyValue"
+            " LightningCollections Queue TrackedCollection ensure_numeric merge_must_filters"
+            " normalize_filter_options resolve_error_type resolve_sort_options tracked"
+        ),
+        "agentlightning.store.collection.memory": (
+            "DequeBasedQueue DictBasedKeyValue InMemoryLightningCollections ListBasedCollection"
+            " ListBasedCollectionItemType MutationMode"
+        ),
+        "agentlightning.store.collection.mongo": (
+            "MongoBasedCollection MongoBasedKeyValue MongoBasedQueue MongoClientPool"
+            " MongoLightningCollections resolve_mongo_error_type"
+        ),
+        "agentlightning.store.collection_based": (
+            "COLLECTION_STORE_ALL_METHODS COLLECTION_STORE_PUBLIC_METHODS"
+            " CollectionBasedLightningStore get_current_store_methods healthcheck_before tracked"
+        ),
     },
     "instrumentation": {
         "agentlightning.instrumentation": (
-            "agentops agentops_langchain instrument_all litellm uninstrument_all vllm weave"
+            "AGENTOPS_INSTALLED AGENTOPS_LANGCHAIN_INSTALLED LITELLM_INSTALLED VLLM_INSTALLED"
+            " WEAVE_INSTALLED agentops agentops_langchain instrument_all litellm uninstrument_all"
+            " vllm weave"
+        ),
+        "agentlightning.instrumentation.agentops": (
+            "BypassableAuthenticatedOTLPExporter BypassableOTLPMetricExporter"
+            " BypassableOTLPSpanExporter BypassableV3Client BypassableV4Client"
+            " enable_agentops_service instrument_agentops uninstrument_agentops"
+        ),
+        "agentlightning.instrumentation.agentops_langchain": (
+            "instrument_agentops_langchain langgraph_entry on_chain_start"
+            " uninstrument_agentops_langchain"
+        ),
+        "agentlightning.instrumentation.litellm": (
+            "instrument_litellm patched_set_attributes uninstrument_litellm"
+        ),
+        "agentlightning.instrumentation.vllm": (
+            "ChatCompletionResponsePatched chat_completion_full_generator instrument_vllm"
+            " uninstrument_vllm"
+        ),
+        "agentlightning.instrumentation.weave": (
+            "InMemoryWeaveTraceServer get_entity_project_from_project_name_factory get_username"
+            " init_weave_get_server_factory instrument_weave uninstrument_weave"
         ),
         "agentlightning.tracer.otel": "LightningSpanProcessor",
     },
     "metrics-backends": {
         "agentlightning.utils.metrics": (
-            "ConsoleMetricsBackend MetricsBackend MultiMetricsBackend PrometheusMetricsBackend"
-            " setup_multiprocess_prometheus"
+            "ConsoleMetricsBackend LabelDict LabelKey MetricsBackend MultiMetricsBackend"
+            " PrometheusMetricsBackend get_prometheus_registry setup_multiprocess_prometheus"
+            " shutdown_metrics"
         ),
     },
     "modules-of-commands-and-of-verl": {
         "agentlightning": "cli verl",
+        "agentlightning.cli": "main",
+        "agentlightning.cli.prometheus": "create_prometheus_app ensure_prometheus_dir main",
+        "agentlightning.cli.store": "main",
+        "agentlightning.cli.vllm": "main",
         "agentlightning.execution": "inter_process",
-        "agentlightning.trainer": "registry",
-        "agentlightning.trainer.init_utils": "instantiate_component load_class",
+        "agentlightning.execution.inter_process": "InterProcessExecutionStrategy",
+        "agentlightning.trainer": "legacy registry",
+        "agentlightning.trainer.init_utils": (
+            "OptionalDefaults instantiate_component instantiate_from_spec load_class"
+        ),
+        "agentlightning.trainer.legacy": "TrainerLegacy",
+        "agentlightning.trainer.registry": "ExecutionStrategyRegistry",
+        "agentlightning.verl.async_server": "PatchedvLLMServer",
+        "agentlightning.verl.daemon": (
+            "AgentModeDaemon get_left_padded_ids_and_attention_mask"
+            " get_right_padded_ids_and_attention_mask ids_startswith log_mismatch_detail"
+        ),
+        "agentlightning.verl.dataset": "AgentDataset LoadedDataset",
+        "agentlightning.verl.entrypoint": "TaskRunner main run_ppo",
+        "agentlightning.verl.trainer": "AgentLightningTrainer compute_data_metrics",
+    },
+    "helpers-and-names-of-types": {
+        "agentlightning.adapter.messages": "convert_to_openai_messages group_genai_dict",
+        "agentlightning.adapter.triplet": "Transition",
+        "agentlightning.algorithm.apo.apo": (
+            "APPLY_EDIT_PROMPT_FILES GRADIENT_PROMPT_FILES RolloutResultForAPO"
+            " VersionedPromptTemplate"
+        ),
+        "agentlightning.algorithm.decorator": (
+            "AlgorithmFunc AlgorithmFuncAsync AlgorithmFuncAsyncFallback AlgorithmFuncAsyncFull"
+            " AlgorithmFuncAsyncLike AlgorithmFuncAsyncOnlyDataset AlgorithmFuncAsyncOnlyStore"
+            " AlgorithmFuncSync AlgorithmFuncSyncFallback AlgorithmFuncSyncFull"
+            " AlgorithmFuncSyncLike AlgorithmFuncSyncOnlyDataset AlgorithmFuncSyncOnlyStore"
+            " AsyncFlag"
+        ),
+        "agentlightning.config": "CliConfigurable nullable_float nullable_int nullable_str",
+        "agentlightning.emitter.object": "encode_object",
+        "agentlightning.emitter.reward": "RewardDimension",
+        "agentlightning.litagent.decorator": (
+            "FunctionalLitAgentFunc LlmRolloutFunc LlmRolloutFuncAsync2 LlmRolloutFuncAsync3"
+            " LlmRolloutFuncSync2 LlmRolloutFuncSync3 PromptRolloutFunc PromptRolloutFuncAsync2"
+            " PromptRolloutFuncAsync3 PromptRolloutFuncSync2 PromptRolloutFuncSync3"
+        ),
+        "agentlightning.litagent.litagent": "is_v0_1_rollout_api",
+        "agentlightning.logging": "DATE_FORMAT DEFAULT_FORMAT setup setup_module",
+        "agentlightning.server": "ServerDataStore",
+        "agentlightning.store": "sqlite utils",
+        "agentlightning.store.base": "is_finished is_queuing is_running",
+        "agentlightning.store.client_server": (
+            "API_AGL_PREFIX API_V1_AGL_PREFIX API_V1_PREFIX CachedStaticFiles"
+            " DequeueManyRolloutsRequest DequeueRolloutRequest EnqueueManyRolloutsRequest"
+            " NextSequenceIdRequest NextSequenceIdResponse QueryAttemptsRequest"
+            " QueryResourcesRequest QueryRolloutsRequest QuerySpansRequest QueryWorkersRequest"
+            " RolloutRequest StartAttemptRequest UpdateAttemptRequest UpdateRolloutRequest"
+            " UpdateWorkerRequest WaitForRolloutsRequest"
+        ),
+        "agentlightning.store.memory": "estimate_model_size",
+        "agentlightning.store.utils": (
+            "LATENCY_BUCKETS UpdateAttemptStatus UpdateRolloutStatus rollout_status_from_attempt"
+            " scan_unhealthy_rollouts"
+        ),
+        "agentlightning.tracer.base": "with_active_tracer_context",
+        "agentlightning.tracer.dummy": "DummySpanRecordingContext",
+        "agentlightning.tracer.otel": (
+            "OtelSpanRecordingContext STORE_WRITE_TIMEOUT_SECONDS to_otel_status_code"
+        ),
+        "agentlightning.tracer.weave": (
+            "WeaveSpanRecordingContext WeaveTracerManagedTraceServer get_timestamp_or_throw"
+            " op_name_to_func_name random_project_name"
+        ),
+        "agentlightning.trainer.trainer": "ComponentSpec",
+        "agentlightning.types.tracer": "convert_timestamp extract_extra_fields",
+        "agentlightning.utils.otel": "get_span_processors sanitize_list_attribute_sanity",
+        "agentlightning.utils.otlp": "PROTOBUF_CT handle_otlp_export spans_from_proto",
+        "agentlightning.utils.server_launcher": (
+            "ChildEvent GunicornApp LaunchMode noop_context run_gunicorn run_uvicorn_asyncio"
+            " run_uvicorn_subprocess run_uvicorn_thread shutdown_uvicorn_server"
+        ),
     },
 }
 """Names of 0.3 that are not served, by the section of the page that says what to use."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from agl_core.plugins import ComponentConfig
 
@@ -12,9 +12,15 @@ __all__ = ["MongoConfig"]
 class MongoConfig(ComponentConfig):
     """Options of ``store.mongo``."""
 
-    uri: str = Field(default="mongodb://localhost:27017", min_length=1, kw_only=False)
+    uri: str = Field(
+        default="mongodb://localhost:27017",
+        min_length=1,
+        kw_only=False,
+        validation_alias=AliasChoices("uri", "mongo_uri"),
+    )
     """The connection string of a standalone server, a replica set or a sharded cluster. Unless it
-    says otherwise, writes wait for a majority of the members (``w=majority``)."""
+    says otherwise, writes wait for a majority of the members (``w=majority``). ``mongo_uri`` is its
+    name in agent-lightning 0.3."""
     database_name: str = Field(default="agentlightning", min_length=1)
     """The database; its collections and indexes are created on first use."""
     partition_id: str = Field(default="default", min_length=1)

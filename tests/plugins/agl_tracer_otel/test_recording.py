@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from agl_core.emitter import emit_message
+from agl_core.emitter import emit_message, emit_reward
 from agl_core.errors import AttemptNotFoundError, StoreUnavailableError
+from agl_tracer_otel import tracer as tracer_module
+from agl_tracer_otel.recording import TraceRecording
 
 
 async def test_spans_arrive_while_the_agent_blocks_its_loop(desk):
@@ -195,6 +199,37 @@ async def test_a_full_buffer_gives_the_trace_up_rather_than_the_agent(make_desk)
     with pytest.raises(StoreUnavailableError, match=r"^100 spans .* accepted no span .* 0\.1 s"):
         await run()
     assert time.monotonic() - started < 3.0  # waited once, not once per span
+
+
+async def test_a_reward_waits_for_no_store_no_room_and_no_lock_of_the_export(
+    make_desk, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[TraceRecording] = []
+
+    class Seen(TraceRecording):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            made.append(self)
+
+    monkeypatch.setattr(tracer_module, "TraceRecording", Seen)
+    desk = make_desk(max_buffered=1)
+    rollout = await desk.rollout()
+    desk.store.up.clear()  # calls of the store fail until it is set again
+
+    def rewards() -> None:
+        for value in range(20):
+            emit_reward(value)
+
+    async with desk.trace(rollout):
+        agent = threading.Thread(target=contextvars.copy_context().run, args=(rewards,))
+        # What the export holds while it converts and submits, for as long as it likes.
+        with made[0]._convert_lock, made[0]._submit_lock:
+            agent.start()
+            agent.join(timeout=10.0)
+            waits = agent.is_alive()
+        desk.store.up.set()
+        assert not waits
+    assert len(await desk.stored(rollout)) == 20
 
 
 async def test_a_loop_is_never_made_to_wait_for_itself(make_desk, flaky_store):

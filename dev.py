@@ -28,7 +28,8 @@
                                        what a package declares
     python3 dev.py settings            writes docs/settings.md from the code
     python3 dev.py llms                writes llms.txt, the list of pages for language models
-    python3 dev.py performance         runs benchmarks and writes docs/performance.md
+    python3 dev.py performance         runs benchmarks, each three times (--runs=N), and writes
+                                       docs/performance.md
     python3 dev.py scale               runs a benchmark of minutes and writes docs/scale.md
     python3 dev.py picture             draws docs/images: the demo, which it runs, and the concepts
     python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
@@ -323,8 +324,11 @@ def llms(arguments: Sequence[str]) -> None:
 
 
 def performance(arguments: Sequence[str]) -> None:
-    """Run benchmarks and write docs/performance.md from their output."""
-    performance_page.write(suites.dev_python(), tuple(arguments) or performance_page.BENCHMARKS)
+    """Run benchmarks and write docs/performance.md; ``--runs=N`` says how often each runs."""
+    names = tuple(name for name in arguments if not name.startswith("--runs="))
+    counts = [int(word.partition("=")[2]) for word in arguments if word.startswith("--runs=")]
+    runs = counts[-1] if counts else performance_page.RUNS
+    performance_page.write(suites.dev_python(), names or performance_page.BENCHMARKS, runs)
 
 
 def scale(arguments: Sequence[str]) -> None:

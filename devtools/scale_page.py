@@ -11,7 +11,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from devtools.performance_page import load_now
 from devtools.process import ROOT, output_of
 
 PAGE = ROOT / "docs/scale.md"
@@ -145,6 +144,14 @@ def _size_row(
 
 def _ceiling(milliseconds: float) -> str:
     return f"{1000 / milliseconds:,.0f}"
+
+
+def load_now() -> str:
+    """Say how busy the machine is; an empty text where the system does not tell."""
+    if not hasattr(os, "getloadavg"):
+        return ""
+    cores, busy = os.cpu_count() or 1, os.getloadavg()[0]
+    return f"Other programs used the machine (load {busy:.1f})." if busy > cores / 4 else ""
 
 
 def write(python: Path) -> None:

@@ -1,5 +1,11 @@
 """Measures the cost of spans and of recorded model calls, on the agent's thread and to the store.
 
+``emit_reward`` appends to a queue. It waits for no other thread's work, holds no lock over I/O, and
+calls no network; `tests/plugins/agl_tracer_otel/test_recording.py` holds it to that. Its maxima are
+runs of Python's garbage collector, which any allocation may start and whose time grows with the
+objects of the program, and interruptions by other programs and threads. The lines below each figure
+leave the collector out, and show plain Python at the same moments.
+
 Run ``python tests/benchmark/bench_tracer.py``, or ``pytest -m benchmark -s tests/benchmark``.
 """
 
@@ -115,10 +121,38 @@ def whole_way() -> None:
     )
 
 
+class Collector:
+    """Sums the seconds that Python's garbage collector ran, in any thread of this process."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.seconds += time.perf_counter() - self._began
+
+
+def plain_python() -> None:
+    """Work of about the length of one ``emit_reward`` that shares nothing with the export."""
+    total = 0
+    for number in range(600):
+        total += number * number
+
+
 def on_the_agents_thread(name: str, store: InMemoryLightningStore, pause: float) -> None:
-    """Measure the time of each emit_reward on the agent's thread."""
+    """Measure the time of each emit_reward on the agent's thread, and of plain Python beside it.
+
+    Both meet the same interruptions: another program on the core, or a thread of this process that
+    holds the interpreter's lock. Plain Python allocates nothing, so it starts no collection.
+    """
     tracer = OtelTracer(flush_timeout=0.1)
+    collector = Collector()
     times: list[float] = []
+    alone: list[float] = []
+    plain: list[float] = []
 
     async def agent() -> None:
         rollout = await store.start_rollout("task")
@@ -126,20 +160,31 @@ def on_the_agents_thread(name: str, store: InMemoryLightningStore, pause: float)
             rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id
         ):
             for _ in range(2000):
-                start = time.perf_counter()
+                collected, start = collector.seconds, time.perf_counter()
                 emit_reward(0.5)
-                times.append((time.perf_counter() - start) * 1e6)
+                middle = time.perf_counter()
+                collected = collector.seconds - collected
+                plain_python()
+                plain.append((time.perf_counter() - middle) * 1e6)
+                times.append((middle - start) * 1e6)
+                alone.append((middle - start - collected) * 1e6)
                 if pause:
                     await asyncio.sleep(pause)
 
-    with tracer.lifespan(store):
-        try:
-            asyncio.run(agent())
-        except StoreUnavailableError:
-            name += " (trace failed, as it must)"
-    times.sort()
-    p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
-    print(f"{name:60} p50 {p50:>7.1f} us   p99 {p99:>7.1f} us   max {times[-1]:>9.1f} us")
+    gc.callbacks.append(collector)
+    try:
+        with tracer.lifespan(store):
+            try:
+                asyncio.run(agent())
+            except StoreUnavailableError:
+                name += " (trace failed, as it must)"
+    finally:
+        gc.callbacks.remove(collector)
+    parts = {name: times, "  without the collector": alone, "  plain Python beside it": plain}
+    for label, found in parts.items():
+        found.sort()
+        p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
+        print(f"{label:60} p50 {p50:>7.1f} us   p99 {p99:>7.1f} us   max {found[-1]:>9.1f} us")
 
 
 CALLS = 500

@@ -9,7 +9,8 @@ from devtools.process import ROOT
 PAGE = (ROOT / "docs/comparison.md").read_text(encoding="utf-8")
 LABEL = re.compile(r"^\[([\w-]+)\]: (https://\S+)$", re.MULTILINE)
 PROJECTS = (
-    "agent-lightning verifiers rLLM TRL verl AReaL SkyRL NeMo ART TensorZero GEPA prime-rl".split()
+    *("agent-lightning", "verifiers", "prime-rl", "rLLM", "TRL", "verl"),
+    *("AReaL", "SkyRL", "NeMo", "ART", "TensorZero", "GEPA"),
 )
 OWN_WORDS = {"none found", "no"}
 

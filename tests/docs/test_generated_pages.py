@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from devtools import llms_page, performance_page, scale_page
 from devtools.process import ROOT
 
@@ -38,19 +40,38 @@ def test_a_page_is_described_by_its_first_sentence():
     assert llms_page.describe(text) == ("A title", "The store is kept")
 
 
-def test_the_page_of_performance_has_what_a_benchmark_printed():
-    page = performance_page.page({"trainer": OUTPUT}, machine="M", date="D", load="L.")
-    assert "Measured on M, D. L.\n" in page
-    figures = "cs: from enqueue to agent start p50 2.91 ms\n\nidle to start: median 0.32 ms"
-    assert f"```text\n{figures}\n```" in page
+def test_the_page_of_performance_has_median_range_and_load_of_what_a_benchmark_printed():
+    runs = [OUTPUT, OUTPUT.replace("2.91", "12.50"), OUTPUT.replace("2.91", "2.70")]
+    found = performance_page.Measured(runs, others=[0.04, 1.26, 0.5])
+    page = performance_page.page({"trainer": found}, machine="M", date="D")
+    assert "Measured on M, D. Each section says" in page
+    varied = "cs: from enqueue to agent start p50 2.91 [2.70-12.50] ms"
+    assert f"```text\n{varied}\n\nidle to start: median 0.32 ms\n```" in page
+    assert "\n3 runs; other programs used 0.0 to 1.3 of " in page
     assert "Measures whole runs" in page
+    assert "Run `python" not in page
+
+
+def test_figures_with_thousands_are_ordered_by_value_and_names_are_no_figures():
+    lines = ["p99 of 1,000 spans: 990.5 us (1/9)", "p99 of 1,000 spans: 1,010.0 us (1/10)"]
+    found = performance_page.merged("x", [*lines, "p99 of 1,000 spans:   985.0 us (1/8)"])
+    assert found == "p99 of 1,000 spans: 990.5 [985.0-1,010.0] us (1/9 [8-10])"
+
+
+def test_runs_that_print_different_lines_are_not_merged():
+    with pytest.raises(SystemExit, match="bench x printed different lines"):
+        performance_page.merged("x", ["a 1", "b 1"])
 
 
 def test_figures_of_the_readme_are_those_of_the_page():
     readme = (ROOT / "README.md").read_text()
     page = performance_page.PAGE.read_text()
     for threads, processes in re.findall(r"([\d.]+) ms in a process, ([\d.]+) ms between", readme):
-        found = dict(re.findall(r"^(shm|cs): from enqueue .* p50 ([\d.]+) ms", page, re.MULTILINE))
+        found = dict(
+            re.findall(
+                r"^(shm|cs): from enqueue .* p50 ([\d.]+)(?: \[\S+\])? ms", page, re.MULTILINE
+            )
+        )
         assert f"{float(found['shm']):.1f}" == threads
         assert f"{float(found['cs']):.1f}" == processes
         break

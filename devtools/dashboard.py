@@ -1,7 +1,8 @@
 """Builds the page of agl-dashboard with npm.
 
-The client's types come from the OpenAPI document of the store server in this tree, so a route that
-changes breaks the build and not the page.
+The built page is committed, since an installation from a clone has no Node.js. The client's types
+come from the OpenAPI document of the store server in this tree, so a route that changes breaks the
+build and not the page.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ PACKAGE = ROOT / "plugins/agl_dashboard"
 WEB = PACKAGE / "web"
 STATIC = PACKAGE / "src/agl_dashboard/static"
 STAMP = STATIC / "built-from"
-"""Digest of what the page was built from; the built page is in no repository."""
+"""Digest of the sources that the page was built from."""
+DOCUMENT = WEB / "openapi.json"
+"""The OpenAPI document that the types of the last build here came from; git ignores it."""
 NODE = (20, 19)
 """What Vite needs."""
 WRITE_DOCUMENT = """
@@ -32,14 +35,13 @@ json.dump(StoreApp(InMemoryLightningStore()).openapi(), sys.stdout, indent=1)
 
 
 def build() -> None:
-    """Build the page, unless it is built from these very sources."""
+    """Build the page, unless it was built here from these sources and these routes."""
     packages = with_requirements(["agl_store_http", "agl_store_memory"])
     python = editable(ENVS / "openapi", "demo", packages)
     document = output_of(python, "-c", WRITE_DOCUMENT)
-    digest = _digest(document)
-    if STAMP.exists() and STAMP.read_text() == digest:
+    if is_current() and DOCUMENT.exists() and DOCUMENT.read_text() == document:
         return
-    (WEB / "openapi.json").write_text(document)
+    DOCUMENT.write_text(document)
     npm = _npm()
     print(f"building {STATIC.relative_to(ROOT)} ...", flush=True)
     for arguments in (
@@ -48,12 +50,17 @@ def build() -> None:
         ("run", "build"),
     ):
         run(npm, "--prefix", WEB, *arguments)
-    STAMP.write_text(digest)
+    STAMP.write_text(_digest() + "\n")
 
 
-def _digest(document: str) -> str:
-    digest = hashlib.sha256(document.encode())
-    made = {WEB / "node_modules", WEB / "openapi.json", WEB / "src/api/schema.d.ts"}
+def is_current() -> bool:
+    """Return whether the built page is that of the sources in this tree."""
+    return STAMP.exists() and STAMP.read_text().strip() == _digest()
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    made = {WEB / "node_modules", DOCUMENT, WEB / "src/api/schema.d.ts"}
     for path in sorted(WEB.rglob("*")):
         if path.is_file() and not made.intersection([path, *path.parents]):
             digest.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes())

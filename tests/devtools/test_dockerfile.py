@@ -17,16 +17,3 @@ def test_each_package_of_the_image_is_in_the_repository():
     assert {"./plugins/agl_dashboard", "./plugins/agl_store_http"} <= set(folders)
     for folder in folders:
         assert (ROOT / folder / "pyproject.toml").is_file(), folder
-
-
-def test_the_page_is_copied_from_the_stage_that_builds_it():
-    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE))
-    copies = re.findall(r"^COPY --from=(\w+) (\S+) (\S+)$", DOCKERFILE, re.MULTILINE)
-    ((stage, source, target),) = copies
-    assert stage in stages
-    assert source == f"/src/{target}"
-    # Where Vite writes the page, as `dev.py dashboard` runs it, and where the wheel takes it from.
-    config = ROOT / "plugins/agl_dashboard/web/vite.config.ts"
-    found = re.search(r'outDir: "([^"]+)"', config.read_text())
-    assert found
-    assert (config.parent / found[1]).resolve() == ROOT / target

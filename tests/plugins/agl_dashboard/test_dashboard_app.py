@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from agl_core.plugins import AppSpec
 from agl_dashboard import DashboardApp
+from agl_dashboard.check import check_page
 from agl_store_http import LightningStoreServer, StoreAppOptions, installed_apps
 from agl_store_memory import InMemoryLightningStore
 
@@ -125,6 +126,15 @@ async def test_a_page_that_is_not_built_says_how_to_build_it(page):
         assert "python3 dev.py dashboard" in await answer.text()
 
 
+def test_the_doctor_says_whether_the_page_is_there(tmp_path: Path):
+    (finding,) = check_page()
+    assert (finding.severity, finding.check) == ("ok", "dashboard")
+    (finding,) = check_page(tmp_path)
+    assert finding.severity == "error"
+    assert str(tmp_path) in finding.what
+    assert "python3 dev.py dashboard" in finding.todo
+
+
 def test_the_plugin_is_among_the_installed_apps():
     assert "/dashboard" in [app.path for app in installed_apps()]
 
@@ -168,7 +178,8 @@ async def test_the_command_shows_the_store_in_a_file(tmp_path: Path):
             async with session.get(f"/v1/agl/rollouts/{rollout.rollout_id}") as answer:
                 assert (await answer.json())["input"] == {"question": 1}
             async with session.get("/dashboard/") as answer:
-                assert answer.status in (200, 503)  # 503: this clone has no built page
+                assert answer.status == 200
+                assert '<script type="module"' in await answer.text()
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=30)
         assert (rest, process.returncode) == ("Stopped\n", 0), errors

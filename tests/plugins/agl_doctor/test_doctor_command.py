@@ -99,6 +99,13 @@ class TestEnvironment:
             assert found[0].what.startswith("HTTP_PROXY is set")
             assert found[0].todo == "export NO_PROXY=127.0.0.1,localhost,::1"
 
+    def test_a_missing_dashboard(self, agl_registry):
+        (finding,) = by_check(check_environment(), "dashboard")
+        assert (finding.severity, finding.ids) == ("info", ("app.dashboard",))
+        assert finding.todo
+        agl_registry.add("app.dashboard", "agl_dashboard.hooks", dist="agl-dashboard")
+        assert by_check(check_environment(), "dashboard") == []
+
     def test_no_gpu(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", str(tmp_path))
         (finding,) = by_check(check_environment(), "gpu")

@@ -16,7 +16,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
     "agl-bundle": "catalogue.agl",
-    "agl-dashboard": "app.dashboard command.dashboard",
+    "agl-dashboard": "app.dashboard command.dashboard check.dashboard",
     "agl-doctor": "command.doctor",
     "agl-env-gymnasium": "environment.gymnasium",
     "agl-env-openenv": "environment.openenv",

@@ -39,9 +39,9 @@ _TYPES: Final = {".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "f
 """Media types that a machine's own table may lack or have wrong."""
 _NOT_BUILT: Final = """<!doctype html><html lang="en"><title>agl dashboard</title>
 <h1>The dashboard is not built</h1>
-<p>This installation comes from a clone. Build the page there, with Node.js 20.19 or later:</p>
-<pre>python3 dev.py dashboard</pre>
-<p>Wheels of agl-dashboard hold the built page.</p></html>
+<p>This installation lacks the page, which every clone and every wheel of agl-dashboard holds.
+Install it again, or build the page in the clone:</p>
+<pre>python3 dev.py dashboard</pre></html>
 """
 
 

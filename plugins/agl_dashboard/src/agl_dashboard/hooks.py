@@ -1,6 +1,6 @@
-"""Hooks of the dashboard: the app on the store server and the command ``agl dashboard``."""
+"""Hooks of the dashboard: the app on the store server, ``agl dashboard``, and a check."""
 
-from agl_core.plugins import AppSpec, CommandSpec, hookimpl
+from agl_core.plugins import AppSpec, CheckSpec, CommandSpec, hookimpl
 
 
 @hookimpl
@@ -22,5 +22,15 @@ def agl_command() -> CommandSpec:
         name="dashboard",
         target="agl_dashboard.cli:dashboard",
         summary="Show a store, from a file or a server, as a web page",
+        api=1,
+    )
+
+
+@hookimpl
+def agl_check() -> CheckSpec:
+    return CheckSpec(
+        name="dashboard",
+        check="agl_dashboard.check:check_page",
+        summary="Whether the page of the dashboard is installed",
         api=1,
     )

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from typing import Final
 
 from agl_core.doctor import Finding, find_bad_versions, installed_version
-from agl_core.plugins import CORE_DISTRIBUTION, get_registry
+from agl_core.plugins import CORE_DISTRIBUTION, get_registry, remedy
 
 _GPU_SECONDS: Final = 10.0
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -30,6 +30,7 @@ def check_environment() -> list[Finding]:
             "pip install --upgrade protobuf",
         ),
         *_http_proxy(),
+        *_dashboard(),
         _gpu(),
     ]
 
@@ -83,6 +84,14 @@ def _http_proxy() -> Iterator[Finding]:
         "an agent makes while it is imported go through the proxy",
         "export NO_PROXY=127.0.0.1,localhost,::1",
     )
+
+
+def _dashboard() -> Iterator[Finding]:
+    """Yield a finding if no page shows a store; the dashboard itself says whether its page works."""
+    if any(record.name == "dashboard" for record in get_registry().usable("app")):
+        return
+    what = "the dashboard is missing: neither agl dashboard nor a store server shows a web page"
+    yield Finding("info", "dashboard", what, remedy("app", "dashboard"), ("app.dashboard",))
 
 
 def _gpu() -> Finding:

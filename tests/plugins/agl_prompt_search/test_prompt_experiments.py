@@ -133,6 +133,7 @@ def test_missing_conversations_are_reported_after_the_first_batch_that_ran(
 
 def test_a_call_of_a_client_and_its_proxy_is_shown_once_whichever_came_first():
     client = call(2, [("user", "Hi")], "Hello").model_copy(update={"start_time": 1.0})
+    client.attributes["gen_ai.response.id"] = "response-1"
     proxied = client.model_copy(
         update={"name": "proxy", "parent_id": client.span_id, "span_id": "b" * 16}
     )

@@ -19,7 +19,7 @@ from agl_simulate import fit
 from agl_store_kit import Record
 from agl_store_sqlite import SqliteLightningStore
 
-CALL = {"gen_ai.request.model": "q"}
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "q"}
 
 
 class History:
@@ -54,9 +54,10 @@ class History:
             Record("attempt", attempt.model_dump_json().encode()),
         ]
         for number, (first, last) in enumerate(calls):
-            self._span(ids, number, semconv.SPAN_MODEL_CALL, first, last, {})
+            call = CALL | {"gen_ai.response.id": f"response-{number}"}
+            self._span(ids, number, semconv.SPAN_MODEL_CALL, first, last, call)
             if sdk:  # the agent's SDK recorded the same call
-                self._span(ids, 10 + number, "openai.chat", first - 0.1, last + 0.1, CALL)
+                self._span(ids, 10 + number, "openai.chat", first - 0.1, last + 0.1, call)
         self._span(ids, 99, "agentlightning.annotation", end, end, {})
 
     def _span(self, ids, number, name, begin, end, attributes):

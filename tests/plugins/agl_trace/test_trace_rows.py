@@ -141,6 +141,18 @@ def test_a_call_that_client_and_proxy_recorded_counts_once():
     assert (view.summary.calls, view.summary.output_tokens) == (2, 14)
 
 
+def test_a_span_of_a_proxy_may_have_no_parent():
+    said = {"gen_ai.response.id": "r", "gen_ai.usage.output_tokens": 7}
+    spans = [
+        span(1, name="agent", end=9),
+        span(2, 1, name="openai.chat.completion", end=6, attributes=said),
+        span(3, name="agl.proxy.openai.chat.completion", end=5, attributes=said),
+    ]
+    view = view_trace(spans)
+    assert len(view.rows) == 3
+    assert (view.summary.calls, view.summary.output_tokens) == (1, 7)
+
+
 def test_kinds():
     tool = {"gen_ai.operation.name": "execute_tool"}
     spans = [

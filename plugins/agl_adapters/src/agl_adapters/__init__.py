@@ -1,7 +1,8 @@
 """The adapters ``triplet``, ``proxy-triplet`` and ``messages``, and what other adapters read with.
 
 :class:`TraceTree` arranges the spans of an attempt and finds its model calls, :class:`ModelCall`
-reads one in any dialect, :func:`match_rewards` assigns rewards to calls.
+reads one in any dialect, :func:`distinct_calls` decides what counts as one call,
+:func:`match_rewards` assigns rewards to calls.
 """
 
 from agl_adapters.auxiliary import auxiliary_calls
@@ -21,9 +22,11 @@ from agl_adapters.tree import (
     MatchedCall,
     TraceTree,
     by_start,
+    distinct_calls,
     find_auxiliary_calls,
     keep_used_choices,
     leave_out_auxiliary,
+    total_tokens,
 )
 from agl_adapters.triplet import TracerTraceToTriplet
 from agl_adapters.vocabulary import is_model_call
@@ -46,6 +49,7 @@ __all__ = [
     "by_start",
     "call_order",
     "common_prefix",
+    "distinct_calls",
     "find_auxiliary_calls",
     "is_model_call",
     "keep_used_choices",
@@ -53,5 +57,6 @@ __all__ = [
     "match_rewards",
     "sent_messages",
     "to_messages",
+    "total_tokens",
     "with_conventions",
 ]

@@ -38,6 +38,20 @@ class ModelCall:
         self.problems: list[Repair] = []
 
     @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The attributes that the call is read from."""
+        return self._attributes
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Tokens of the prompt and of the response: as the server counts them, or of their ids."""
+        taken, given = (_count(self.find(name)[0]) for name in ("input_tokens", "output_tokens"))
+        return (
+            taken if taken is not None else len(self.prompt_ids) or None,
+            given if given is not None else len(self.response_ids) or None,
+        )
+
+    @property
     def response_id(self) -> str | None:
         """Id of the response, assigned by the server; None if it is missing or empty."""
         return self._text("response_id") or None
@@ -183,6 +197,13 @@ class ModelCall:
         without = row.request_without if field == "request" else row.response_without
         found = cast("dict[str, Any]", value)
         return {key: item for key, item in found.items() if key not in without}
+
+
+def _count(value: Any) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _below_roots(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

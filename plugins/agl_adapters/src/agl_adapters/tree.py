@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from agl_adapters.auxiliary import auxiliary_calls
 from agl_adapters.clocks import align_clocks, is_remote
+from agl_adapters.foreign_spans import with_conventions
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
 from agl_adapters.recorded_calls import SeenCalls, call_order, chosen_choice, is_broken
@@ -37,20 +39,60 @@ class CallRules:
         agent_match: Regular expression searched in the names of agents; only calls inside a
             matching agent count. None: all calls count.
         exclude_in_reward: Leave out calls below a reward span (a judge's).
+        exclude_unusable: Leave out calls that failed, and calls that a recording answered.
     """
 
     llm_call_match: str | None = None
     agent_match: str | None = None
     exclude_in_reward: bool = True
+    exclude_unusable: bool = True
+
+
+_EVERY_CALL: Final = CallRules(exclude_in_reward=False, exclude_unusable=False)
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedCall:
-    """A call to train on, and the agent that made it (:data:`ANY_AGENT` outside named ones)."""
+    """A model call, and the agent that made it (:data:`ANY_AGENT` outside named ones).
+
+    Attributes:
+        node: The span that stands for the call.
+        agent: Name of the agent.
+        call: What was recorded of the call; with token ids, if any of its spans has them.
+        again: The other spans of the call, such as that of a proxy.
+    """
 
     node: TraceTree
     agent: str
     call: ModelCall
+    again: list[Span] = field(default_factory=list[Span])
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans of the call, its own first."""
+        return [self.node.span, *self.again]
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Tokens of the prompt and of the response, from the first span that says so."""
+        taken = given = None
+        for reading in self.readings():
+            in_prompt, in_response = reading.tokens
+            taken, given = _either(taken, in_prompt), _either(given, in_response)
+            if taken is not None and given is not None:
+                break
+        return taken, given
+
+    def readings(self) -> Iterator[ModelCall]:
+        """Yield what the spans of the call say about it, the most complete one first."""
+        yield self.call
+        for span in self.spans:
+            if span.attributes is not self.call.attributes:
+                yield ModelCall(span.attributes)
+
+
+def _either(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
 
 
 class TraceTree:
@@ -119,6 +161,22 @@ class TraceTree:
         if any(is_remote(node.span) for node in nodes.values()):
             align_clocks(top)
         return top
+
+    @classmethod
+    def of_any(cls, spans: Sequence[Span]) -> TraceTree:
+        """Build the tree of spans that may have no root; then the first span becomes the root.
+
+        Calls of foreign tools get the attributes of the GenAI conventions.
+
+        Args:
+            spans: The spans of one attempt, at least one.
+        """
+        spans = [with_conventions(span) for span in spans]
+        try:
+            return cls.from_spans(spans)
+        except InvalidArgumentError:  # the parents of all spans form cycles
+            first = spans[0].model_copy(update={"parent_id": None})
+            return cls.from_spans([first, *spans[1:]])
 
     @classmethod
     def read(
@@ -240,7 +298,7 @@ class TraceTree:
         call (:class:`~agl_adapters.recorded_calls.SeenCalls`) the first is kept, with the data of
         the first that has token ids. A call that failed is left out: what was recorded of its
         answer is not an answer. So is a call that a recording answered: its tokens were sampled in
-        another attempt.
+        another attempt. :func:`distinct_calls` keeps both.
 
         Args:
             rules: Which spans count as calls.
@@ -261,7 +319,8 @@ class TraceTree:
             span = node.span
             known = is_model_call(span.attributes)
             named = known if is_call is None else is_call(span.name) is not None
-            if known and semconv.REPLAYED_CALL in span.attributes:
+            is_replayed = rules.exclude_unusable and semconv.REPLAYED_CALL in span.attributes
+            if known and is_replayed:
                 report.leave_out("call", Reason.REPLAYED)
                 if outer is not None:
                     superseded.add(outer.node.id)
@@ -280,21 +339,27 @@ class TraceTree:
                     else Reason.DUPLICATE_RESPONSE
                     if twin is not None
                     else Reason.BROKEN
-                    if is_broken(span)
+                    if rules.exclude_unusable and is_broken(span)
                     else None
                 )
                 if reason is not None:
                     report.leave_out("call", reason)
-                    if reason is Reason.DUPLICATE_RESPONSE and twin is not None:
+                    if reason is Reason.NESTED_CALL and outer is not None:
+                        outer.again.append(span)
+                    elif reason is Reason.DUPLICATE_RESPONSE and twin is not None:
+                        first = calls[twin]
+                        first.again.append(span)
                         if outer is not None and outer.call.response_id is None:
                             superseded.add(outer.node.id)
-                        first = calls[twin]
+                            first.again.extend(outer.spans)
                         if call.response_ids and not first.call.response_ids:
-                            calls[twin] = MatchedCall(first.node, first.agent, call)
+                            calls[twin] = MatchedCall(first.node, first.agent, call, first.again)
                 elif label is not None:
+                    found = MatchedCall(node, label, call)
                     if outer is not None and outer.call.response_id is None:
                         superseded.add(outer.node.id)
-                    outer = MatchedCall(node, label, call)
+                        found.again.extend(outer.spans)
+                    outer = found
                     calls.append(outer)
                     seen.add(span, call, len(calls) - 1)
             elif known:
@@ -333,7 +398,7 @@ def keep_used_choices(calls: Sequence[MatchedCall], report: AdapterReport) -> li
             report.leave_out("call", Reason.SEVERAL_CHOICES)
             continue
         report.leave_out("choice", Reason.OTHER_CHOICE, number - 1)
-        kept.append(MatchedCall(found.node, found.agent, call.of_choice(used)))
+        kept.append(MatchedCall(found.node, found.agent, call.of_choice(used), found.again))
     return kept
 
 
@@ -348,6 +413,27 @@ def leave_out_auxiliary(calls: Sequence[MatchedCall], report: AdapterReport) -> 
     for purpose in found.values():
         report.leave_out("call", f"{Reason.AUXILIARY}: {purpose}")
     return [one for one in calls if one.node.id not in found] if found else list(calls)
+
+
+def distinct_calls(tree: TraceTree) -> list[MatchedCall]:
+    """Return every model call of an attempt once, in the order in which they were made.
+
+    This decides what a call is, for all that count calls, list them or add up their tokens. A call
+    counts once, however many of a framework, a client and a proxy recorded it. It counts if it
+    failed, if it is a judge's, and if it is auxiliary: somebody paid for it. Which calls teach a
+    model something is another question (:meth:`TraceTree.find_llm_calls`).
+
+    Args:
+        tree: The trace of one attempt.
+    """
+    return sorted(tree.find_llm_calls(_EVERY_CALL), key=lambda one: call_order(one.node.span))
+
+
+def total_tokens(calls: Iterable[MatchedCall]) -> tuple[int | None, int | None]:
+    """Return the known tokens of prompts and of responses of calls; None if no call tells it."""
+    pairs = [call.tokens for call in calls]
+    taken, given = ([pair[place] for pair in pairs if pair[place] is not None] for place in (0, 1))
+    return sum(taken) if taken else None, sum(given) if given else None
 
 
 def find_auxiliary_calls(tree: TraceTree, rules: CallRules | None = None) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from agl_adapters import TraceTree, distinct_calls
 from agl_core import semconv
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
@@ -17,7 +18,6 @@ from agl_simulate.workload import Profile, Workload
 
 __all__ = ["fit"]
 
-_MODEL_KEYS: Final = ("gen_ai.request.model", "gen_ai.response.model")
 _SAME_BATCH_SECONDS: Final = 1e-3
 
 
@@ -80,18 +80,18 @@ async def fit(store: LightningStore, *, newest: int = 2000, servers: int = 1) ->
     )
 
 
-def _model_calls(spans: Iterable[Span], record: _Record) -> list[Interval]:
+def _model_calls(spans: Sequence[Span], record: _Record) -> list[Interval]:
     """Return begin and end of an attempt's model calls, in order and without overlap.
 
-    A call that both an SDK and the proxy recorded counts once: as the proxy saw it.
+    A call that both an SDK and the proxy recorded lasts as long as the proxy saw it.
     """
-    found = [span for span in spans if _is_call(span)]
-    proxied = [span for span in found if span.name == semconv.SPAN_MODEL_CALL]
-    timed = [
-        (span.start_time, span.end_time)
-        for span in proxied or found
-        if span.start_time is not None and span.end_time is not None
-    ]
+    found = distinct_calls(TraceTree.of_any(spans)) if spans else []
+    timed: list[Interval] = []
+    for call in found:
+        proxied = (span for span in call.spans if span.name == semconv.SPAN_MODEL_CALL)
+        span = next(proxied, call.node.span)
+        if span.start_time is not None and span.end_time is not None:
+            timed.append((span.start_time, span.end_time))
     ahead = _ahead(timed, record)
     merged: list[Interval] = []
     for start, stop in sorted(timed):
@@ -115,12 +115,6 @@ def _ahead(calls: Sequence[Interval], record: _Record) -> float:
     if record.begin <= first <= record.end:
         return 0.0
     return (first + last - record.begin - record.end) / 2
-
-
-def _is_call(span: Span) -> bool:
-    return span.name == semconv.SPAN_MODEL_CALL or any(
-        key in span.attributes for key in _MODEL_KEYS
-    )
 
 
 def _profile(record: _Record, lengths: Sequence[float]) -> Profile:

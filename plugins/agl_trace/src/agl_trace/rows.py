@@ -13,17 +13,18 @@ from typing import Any, Final, Literal
 
 from agl_adapters import (
     VIRTUAL_ROOT,
+    MatchedCall,
     ModelCall,
     TraceTree,
     by_start,
+    distinct_calls,
     find_auxiliary_calls,
     is_model_call,
-    with_conventions,
+    total_tokens,
 )
 from agl_core import semconv
 from agl_core.adapter import read_reward
 from agl_core.emitter import by_authority, get_rewards_from_span
-from agl_core.errors import InvalidArgumentError
 from agl_core.types import Span
 
 __all__ = ["Kind", "SpanRow", "TraceSummary", "TraceView", "operation_of", "view_trace"]
@@ -103,7 +104,7 @@ class TraceSummary:
     Attributes:
         spans: Spans recorded.
         seconds: From the earliest start to the latest end; 0.0 if no time is known.
-        calls: Model calls.
+        calls: Model calls, each once (:func:`agl_adapters.distinct_calls`).
         input_tokens: Known tokens of their prompts.
         output_tokens: Tokens of their responses, likewise.
         reward: The final reward: of the last span, by sequence id, that has one.
@@ -141,8 +142,7 @@ def view_trace(spans: Sequence[Span]) -> TraceView:
     """
     if not spans:
         return TraceView([], TraceSummary(0, 0.0, 0, 0, 0, None, 0, 0))
-    spans = [with_conventions(span) for span in spans]
-    top = _tree(spans)
+    top = TraceTree.of_any(spans)
     timed = [node.span for node in top.traverse()]
     origin = min(_times(timed, "start_time"), default=None)
     if origin is None:
@@ -164,16 +164,7 @@ def view_trace(spans: Sequence[Span]) -> TraceView:
             row.kind = "agent"
         rows.append(row)
         stack += _siblings(node.children, node.id, depth + 1)
-    return TraceView(rows, _summary(rows, spans))
-
-
-def _tree(spans: Sequence[Span]) -> TraceTree:
-    try:
-        return TraceTree.from_spans(spans)
-    except InvalidArgumentError:
-        # All spans are in cycles of parents: make the first span the root.
-        first = spans[0].model_copy(update={"parent_id": None})
-        return TraceTree.from_spans([first, *spans[1:]])
+    return TraceView(rows, _summary(rows, spans, distinct_calls(top)))
 
 
 def _siblings(
@@ -208,8 +199,7 @@ def _row(span: Span, parent_id: str | None, depth: int, origin: float) -> SpanRo
         row.kind = "model"
         call = ModelCall(attributes)
         row.model = call.model
-        row.input_tokens = _tokens(call, "input_tokens", "prompt_ids")
-        row.output_tokens = _tokens(call, "output_tokens", "response_ids")
+        row.input_tokens, row.output_tokens = call.tokens
     elif any(str(attributes.get(key)) == value for key, value in _TOOL_MARKS):
         row.kind = "tool"
     row.reward = read_reward(span)
@@ -232,17 +222,6 @@ def operation_of(span: Span) -> str | None:
 
 def _one_line(value: Any) -> str | None:
     return None if value is None else " ".join(str(value).split())
-
-
-def _tokens(call: ModelCall, usage: str, ids: Literal["prompt_ids", "response_ids"]) -> int | None:
-    """Return the server's count of tokens, or the number of token ids."""
-    value, _ = call.find(usage)
-    if isinstance(value, (int, float, str)):
-        try:
-            return int(value)
-        except (ValueError, OverflowError):
-            pass
-    return len(getattr(call, ids)) or None
 
 
 def _dimensions(span: Span) -> dict[str, float]:
@@ -271,22 +250,21 @@ def _error(span: Span) -> str | None:
     return " ".join(text.split()) or "error"
 
 
-def _summary(rows: Sequence[SpanRow], spans: Sequence[Span]) -> TraceSummary:
+def _summary(
+    rows: Sequence[SpanRow], spans: Sequence[Span], calls: Sequence[MatchedCall]
+) -> TraceSummary:
     ends = max(
         (row.start + (row.seconds or 0.0) for row in rows if row.start is not None), default=0.0
     )
     final = next((r for span in by_authority(spans) if (r := read_reward(span)) is not None), None)
-    models = [row for row in rows if row.kind == "model"]
-    # A proxy's span is a child of the span with which the agent's client recorded the same call.
-    repeated = {row.parent_id for row in models}
-    calls = [row for row in models if row.span_id not in repeated]
+    taken, given = total_tokens(calls)
     return TraceSummary(
         spans=len(spans),
         seconds=ends,
         calls=len(calls),
         auxiliary=sum(row.auxiliary is not None for row in rows),
-        input_tokens=sum(row.input_tokens or 0 for row in calls),
-        output_tokens=sum(row.output_tokens or 0 for row in calls),
+        input_tokens=taken or 0,
+        output_tokens=given or 0,
         reward=final,
         errors=sum(row.error is not None for row in rows),
         missing=sum(row.kind == "missing" for row in rows),

@@ -100,6 +100,42 @@ async def test_a_summary_adds_up_calls_and_has_the_last_reward(served):
     assert of_queued["input_tokens"] is None
 
 
+async def test_a_call_that_client_and_proxy_recorded_counts_once_everywhere(served):
+    await served.store.enqueue_rollout(1)
+    claimed = await served.store.dequeue_rollout("w")
+    ids = {"gen_ai.response.id": "r-1"}
+    silent = {key: value for key, value in CALL.items() if "messages" not in key}
+    of_client = {key: value for key, value in silent.items() if "token" not in key} | ids
+    ids_of = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    spans = [
+        Span.from_attributes(
+            attributes=attributes,
+            **ids_of,
+            sequence_id=number,
+            name=name,
+            span_id=f"{number:016x}",
+            parent_id=parent,
+            start_time=float(number),
+            end_time=9.0 - number,
+        )
+        for number, name, parent, attributes in (
+            (1, "openai.chat", None, of_client),
+            (2, "agl.proxy", "1".zfill(16), CALL | ids),
+            (3, "agl.proxy", None, CALL | {"gen_ai.response.id": "r-2"}),
+        )
+    ]
+    await served.store.add_many_spans(spans)
+    (summary,) = await summaries(served, claimed.rollout_id)
+    assert (summary["spans"], summary["model_calls"]) == (3, 2)
+    assert (summary["input_tokens"], summary["output_tokens"]) == (22, 4)
+    page = (await served.get(f"/rollouts/{claimed.rollout_id}/calls")).json
+    assert [call["span_id"] for call in page["items"]] == ["1".zfill(16), "3".zfill(16)]
+    # The client recorded no messages and no tokens; the proxy did.
+    first = page["items"][0]
+    assert [message["content"] for message in first["messages"]] == ["2+2?", "4"]
+    assert (first["input_tokens"], first["response_token_ids"]) == (11, [7, 8])
+
+
 async def test_a_summary_follows_a_running_attempt_and_a_retry(served):
     await served.store.enqueue_rollout(1)
     claimed = await served.store.dequeue_rollout("w")

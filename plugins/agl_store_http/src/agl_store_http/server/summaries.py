@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from agl_adapters import (
-    ModelCall,
+    MatchedCall,
     TraceToMessages,
     TraceTree,
+    distinct_calls,
     find_auxiliary_calls,
-    is_model_call,
-    with_conventions,
+    total_tokens,
 )
 from agl_core.emitter import by_authority, get_reward_value, get_rewards_from_span
 from agl_core.errors import InvalidArgumentError, SpansEvictedError
@@ -42,6 +41,7 @@ class RolloutSummary(BaseModel):
     """None if the rollout has no attempt yet."""
     spans: int = 0
     model_calls: int = 0
+    """Each counts once, also if both a client and a proxy recorded it."""
     input_tokens: int | None = None
     """None if no call tells it."""
     output_tokens: int | None = None
@@ -140,16 +140,13 @@ def _reward_of(span: Span) -> float | None:
 
 def _summarize(rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> RolloutSummary:
     summary = RolloutSummary(rollout_id=rollout_id, attempt_id=attempt_id, spans=len(spans))
-    for span in spans:
-        if is_model_call(span.attributes):
-            call = ModelCall(span.attributes)
-            taken, given = _token_counts(call)
-            summary.model_calls += 1
-            summary.model = call.model or summary.model
-            if taken is not None:
-                summary.input_tokens = (summary.input_tokens or 0) + taken
-            if given is not None:
-                summary.output_tokens = (summary.output_tokens or 0) + given
+    calls = distinct_calls(TraceTree.of_any(spans)) if spans else []
+    summary.model_calls = len(calls)
+    summary.input_tokens, summary.output_tokens = total_tokens(calls)
+    for call in reversed(calls):
+        summary.model = _first(one.model for one in call.readings())
+        if summary.model is not None:
+            break
     for span in by_authority(spans):
         summary.reward = _reward_of(span)
         if summary.reward is not None:
@@ -166,64 +163,57 @@ def _dimensions(span: Span) -> dict[str, float]:
     return {each.name: each.value for each in found if math.isfinite(each.value)}
 
 
-def _token_counts(call: ModelCall) -> tuple[int | None, int | None]:
-    taken, given = (_count(call.find(name)[0]) for name in ("input_tokens", "output_tokens"))
-    return (
-        taken if taken is not None else len(call.prompt_ids) or None,
-        given if given is not None else len(call.response_ids) or None,
-    )
-
-
-def _count(value: Any) -> int | None:
-    try:
-        return None if value is None else int(value)
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
 def model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
-    """Return the model calls among spans, in their order."""
-    read = [with_conventions(span) for span in spans]
+    """Return the model calls among spans, each once, attempt by attempt."""
     attempts: dict[tuple[str, str], list[Span]] = {}
-    for span in read:
+    for span in spans:
         attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-    auxiliary: dict[str, str] = {}
+    found: list[ModelCallView] = []
     for of_attempt in attempts.values():
-        with suppress(InvalidArgumentError):  # all parents form cycles
-            auxiliary |= find_auxiliary_calls(TraceTree.from_spans(of_attempt))
-    calls = (span for span in read if is_model_call(span.attributes))
-    return [_view(span, auxiliary.get(span.span_id)) for span in calls]
+        tree = TraceTree.of_any(of_attempt)
+        auxiliary = find_auxiliary_calls(tree)
+        found += [_view(call, auxiliary) for call in distinct_calls(tree)]
+    return found
 
 
-def _view(span: Span, auxiliary: str | None) -> ModelCallView:
-    call = ModelCall(span.attributes)
-    taken, given = _token_counts(call)
+def _view(found: MatchedCall, auxiliary: Mapping[str, str]) -> ModelCallView:
+    span = found.node.span
+    readings = list(found.readings())
+    taken, given = found.tokens
     messages: list[dict[str, Any]] = []
     tools = problem = None
-    try:
-        for conversation in TraceToMessages().adapt([span]):
-            messages = [dict(message) for message in conversation["messages"]]
-            tools = conversation["tools"]
-    except InvalidArgumentError as error:
-        problem = str(error)
+    for source in found.spans:  # a proxy may have seen messages that the client did not record
+        try:
+            for conversation in TraceToMessages().adapt([source]):
+                messages = [dict(message) for message in conversation["messages"]]
+                tools = conversation["tools"]
+        except InvalidArgumentError as error:
+            problem = problem or str(error)
+        if messages:
+            problem = None
+            break
     return ModelCallView(
         span_id=span.span_id,
         attempt_id=span.attempt_id,
         name=span.name,
         start_time=span.start_time,
         end_time=span.end_time,
-        model=call.model,
-        model_version=call.model_version,
-        finish_reason=call.finish_reason,
+        model=_first(one.model for one in readings),
+        model_version=_first(one.model_version for one in readings),
+        finish_reason=_first(one.finish_reason for one in readings),
         input_tokens=taken,
         output_tokens=given,
         messages=messages,
         tools=tools,
-        response_token_ids=call.response_ids,
-        tokens=[_token(entry) for entry in call.logprobs or ()],
+        response_token_ids=found.call.response_ids,
+        tokens=[_token(entry) for entry in found.call.logprobs or ()],
         problem=problem,
-        auxiliary=auxiliary,
+        auxiliary=_first(auxiliary.get(one.span_id) for one in found.spans),
     )
+
+
+def _first(values: Iterable[str | None]) -> str | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _token(entry: Any) -> TokenView:

@@ -13,6 +13,7 @@ __all__ = [
     "INFRASTRUCTURE",
     "INFRASTRUCTURE_FAILURES",
     "RUNNING_ATTEMPTS",
+    "failed_by",
     "infrastructure_failures",
     "is_abandoned",
     "is_on",
@@ -39,6 +40,15 @@ def is_on(worker: Worker, attempt: Attempt) -> bool:
     )
 
 
+def failed_by(attempt: Attempt) -> str | None:
+    """Return what failed an attempt that is not the agent, such as ``proxy``; None otherwise.
+
+    Such an attempt says nothing about the agent, so it is never scored.
+    """
+    said: Any = (attempt.metadata or {}).get(INFRASTRUCTURE)
+    return str(said) if said and attempt.status != "succeeded" else None
+
+
 def infrastructure_failures(attempt: Attempt) -> int:
     """Return how many of a rollout's attempts, up to this one, the infrastructure failed."""
     said: Any = (attempt.metadata or {}).get(INFRASTRUCTURE_FAILURES)
@@ -46,14 +56,16 @@ def infrastructure_failures(attempt: Attempt) -> int:
 
 
 def worker_status(worker: Worker, *, now: float) -> WorkerStatus:
-    """Return a worker's status for people: ``unknown`` if it is idle and silent, so maybe dead.
+    """Return a worker's status for people: ``unknown`` if it is silent, so maybe dead.
+
+    A busy runner sends heartbeats, and an idle one asks for work.
 
     Args:
         worker: Its record, which nobody changes when it dies.
         now: The store's time, in epoch seconds.
     """
     heard = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
-    gone = worker.status == "idle" and 0.0 < heard < now - _SILENT_SECONDS
+    gone = 0.0 < heard < now - _SILENT_SECONDS
     return "unknown" if gone else worker.status
 
 

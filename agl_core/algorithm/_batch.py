@@ -35,7 +35,7 @@ from agl_core.statistics import (
     pass_at_k,
     reward_ends,
 )
-from agl_core.status import INFRASTRUCTURE
+from agl_core.status import failed_by
 from agl_core.types import (
     FINISHED_STATUSES,
     Dataset,
@@ -453,9 +453,9 @@ async def _read(
             failed = rollout.status == "failed"
             attempt = await store.get_latest_attempt(rollout.rollout_id) if failed else None
         adapted = adapter.adapt(spans) if adapter is not None and spans else None
-        what = attempt and (attempt.metadata or {}).get(INFRASTRUCTURE)
+        what = failed_by(attempt) if attempt is not None else None
         outcomes[rollout.rollout_id] = RolloutOutcome(
-            rollout, find_final_reward(spans), spans, adapted, infrastructure=what or None
+            rollout, find_final_reward(spans), spans, adapted, infrastructure=what
         )
 
     async with anyio.create_task_group() as group:

@@ -40,6 +40,7 @@ async def finish(
     task: Any = "task",
     mode: str = "train",
     resources_id: str | None = None,
+    failed_by: str | None = None,
     **labels: Any,
 ):
     """Run one rollout to its end with a span per dict of attributes; return its id."""
@@ -48,7 +49,8 @@ async def finish(
     )
     claimed = await served.store.dequeue_rollout("w")
     await add(served, claimed, *attributes)
-    await served.store.update_attempt(queued.rollout_id, "latest", status=status)
+    facts = {"infrastructure": failed_by, "repeatable": False} if failed_by else None
+    await served.store.update_attempt(queued.rollout_id, "latest", status=status, metadata=facts)
     return queued.rollout_id
 
 
@@ -372,3 +374,108 @@ async def test_half_a_surrogate_pair_in_a_task_does_not_hide_other_rollouts(serv
     inputs = [item["input"] for item in reply.json["items"]]
     assert inputs[0]["text"] == "half ? here"
     assert inputs[1] == "whole"
+
+
+async def test_failures_of_the_infrastructure_are_not_those_of_the_agent(served):
+    snapshot = (await served.store.add_resources({})).resources_id
+    labels = {"run": "r", "batch": "b", "resources_id": snapshot}
+    await finish(served, reward(1.0), task=1, **labels)
+    await finish(served, task=2, status="failed", failed_by="proxy", **labels)
+    await finish(served, task=3, status="failed", **labels)
+    found = await training(served)
+    (batch,), (score,) = found["batches"], found["snapshots"]
+    assert (batch["finished"], batch["failed"], batch["lost"]) == (3, 1, 1)
+    assert (batch["tasks"], batch["reward_mean"]) == (2, 0.5)
+    assert (score["rollouts"], score["tasks"], score["reward_mean"]) == (2, 2, 0.5)
+    groups = (await served.get("/training/groups?run=r&batch=b")).json["groups"]
+    lost = [one["rollouts"][0]["infrastructure"] for one in groups]
+    assert (lost, [one["reward_mean"] for one in groups]) == ([None, "proxy", None], [1, None, 0])
+
+
+async def test_a_batch_that_the_infrastructure_failed_has_no_score(served):
+    await finish(served, status="failed", failed_by="store", run="r", batch="b")
+    (batch,) = (await training(served))["batches"]
+    assert (batch["failed"], batch["lost"], batch["reward_mean"]) == (0, 1, None)
+
+
+async def test_a_prompt_that_crashes_on_half_of_its_tasks_scores_half(served):
+    for task in range(4):
+        crashed = {"status": "failed"} if task % 2 else {}
+        await finish(served, reward(1.0), task=task, run="r", batch="b", **crashed)
+    (batch,) = (await training(served))["batches"]
+    assert (batch["failed"], batch["reward_mean"]) == (2, 0.5)
+
+
+async def test_the_cost_of_a_run_is_that_of_each_batch(served):
+    await finish(served, CALL, CALL, run="r", batch="a")
+    await finish(served, CALL, run="r", batch="a", status="failed")
+    await finish(served, run="r", batch="b")
+    await finish(served, CALL, run="other", batch="a")
+    await served.store.enqueue_rollout(1, metadata={"run": "r", "batch": "b"})
+    one, two = (await served.get("/training/costs?run=r")).json["batches"]
+    assert (one["batch"], one["rollouts"], one["model_calls"]) == ("a", 2, 3)
+    assert (one["input_tokens"], one["output_tokens"]) == (33, 6)
+    assert (two["batch"], two["rollouts"], two["input_tokens"]) == ("b", 1, None)
+
+
+async def test_a_large_run_is_read_in_part_for_its_cost(served, monkeypatch):
+    monkeypatch.setattr("agl_store_http.server.costs._MOST_READ", 4)
+    for batch in "ab":
+        for _ in range(3):
+            await finish(served, CALL, run="r", batch=batch)
+    found = (await served.get("/training/costs?run=r")).json["batches"]
+    assert [(one["batch"], one["rollouts"], one["model_calls"]) for one in found] == [
+        ("a", 2, 2),
+        ("b", 2, 2),
+    ]
+
+
+def says(text: str) -> dict[str, Any]:
+    sent = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+    return CALL | {"gen_ai.input.messages": json.dumps(sent)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("smallest ROOM", ["room"]),
+        ('6 "seats"', ["room"]),
+        ("\u00dcber", ["umlaut"]),
+        ("\u00fcBER", ["umlaut"]),
+        ("line two", ["lines"]),
+        ("one\nline", ["lines"]),
+        ("birthday", ["task"]),
+        ("content", []),  # a key of the format, which nobody said
+        ("100 %", ["percent"]),
+        ("2+2", ["sum", "failed"]),
+        ("nothing of that", []),
+    ],
+)
+async def test_rollouts_are_found_by_what_they_say(served, wanted, found):
+    ids = {
+        "room": await finish(served, says('The smallest room for 6 "seats"'), task=1),
+        "umlaut": await finish(served, says("etwas \u00dcber"), task=2),
+        "lines": await finish(served, says("one\nline two"), task=3),
+        "task": await finish(served, task={"wish": ["A Birthday"]}),
+        "percent": await finish(served, says("100 %"), task=4),
+        "sum": await finish(served, CALL, task=5),
+        "failed": await finish(served, CALL, task=6, status="failed"),
+    }
+    page = await served.get("/rollouts/containing", text=wanted)
+    assert set(page.json["rollout_ids"]) == {ids[name] for name in found}
+    assert (page.json["searched"], page.json["total"]) == (7, 7)
+
+
+async def test_a_search_of_text_says_how_far_it_came_and_goes_on(served, monkeypatch):
+    ids = [await finish(served, says("needle"), task=number) for number in range(5)]
+    monkeypatch.setattr("agl_store_http.server.text_search._MOST_FOUND", 2)
+    found: list[str] = []
+    offset = 0
+    for searched in (2, 4, 5):
+        target = "/rollouts/containing"
+        page = (await served.get(target, text="needle", offset=offset)).json
+        found += page["rollout_ids"]
+        offset = page["searched"]
+        assert (offset, page["total"]) == (searched, 5)
+    assert found == ids[::-1]
+    assert (await served.get("/rollouts/containing", text="x" * 201)).status == 422

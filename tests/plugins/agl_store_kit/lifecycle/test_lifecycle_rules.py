@@ -457,11 +457,12 @@ class TestReturnedClaims:
         ("idle", NOW - 100, NOW - 10, "idle"),
         ("idle", None, NOW - 100, "unknown"),
         ("idle", None, None, "idle"),
-        ("busy", NOW - 100, NOW - 100, "busy"),
+        ("busy", NOW - 100, NOW - 100, "unknown"),
+        ("busy", NOW - 10, NOW - 100, "busy"),
         ("unknown", NOW - 1, None, "unknown"),
     ],
 )
-def test_a_dead_worker_is_not_idle(
+def test_a_dead_worker_is_neither_idle_nor_busy(
     status: Any, heard: float | None, claimed: float | None, shown: str
 ):
     known = Worker(

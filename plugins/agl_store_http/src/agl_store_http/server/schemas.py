@@ -30,6 +30,7 @@ from agl_core.types import (
     WorkerStatus,
 )
 from agl_store_http.server.summaries import ModelCallView
+from agl_store_http.server.text_search import MAX_TEXT
 
 __all__ = [
     "MAX_BATCH",
@@ -50,6 +51,7 @@ __all__ = [
     "RolloutQuery",
     "RolloutSummariesRequest",
     "RolloutUpdate",
+    "RunQuery",
     "SequenceId",
     "SequenceIdRequest",
     "SequenceIds",
@@ -60,6 +62,7 @@ __all__ = [
     "StartAttemptRequest",
     "StartRolloutRequest",
     "Statistics",
+    "TextQuery",
     "WaitRequest",
     "WorkerPage",
     "WorkerQuery",
@@ -285,6 +288,21 @@ class ModelCallQuery(BaseModel):
     """Calls wanted; -1 is all."""
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
     """Calls to skip."""
+
+
+class RunQuery(BaseModel):
+    """A run."""
+
+    run: str = ""
+    """Its name; empty for rollouts without one."""
+
+
+class TextQuery(BaseModel):
+    """A text that rollouts may say."""
+
+    text: Annotated[str, Field(max_length=MAX_TEXT)] = ""
+    offset: Annotated[Count, Field(ge=0)] = 0
+    """Rollouts to skip, from the newest on: ``searched`` of the answer before."""
 
 
 class BatchQuery(BaseModel):

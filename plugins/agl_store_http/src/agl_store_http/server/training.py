@@ -21,6 +21,7 @@ from agl_core.algorithm import earned_reward
 from agl_core.errors import SpansEvictedError
 from agl_core.semconv import WRITTEN_BY
 from agl_core.statistics import Estimate, estimate_mean, reward_ends
+from agl_core.status import failed_by
 from agl_core.store import EncodedSpan, LightningStore
 from agl_core.types import (
     FINISHED_STATUSES,
@@ -49,7 +50,7 @@ class Score(BaseModel):
 
     A rollout that failed or ended without a reward counts as the lowest possible one: 0, or the
     lowest reward beside it if that is below 0. One that was cancelled before an attempt does not
-    count.
+    count, and neither does one that the proxy or the store failed: it says nothing about the agent.
     """
 
     tasks: int
@@ -81,6 +82,9 @@ class BatchSummary(Score):
     rollouts: int
     finished: int
     failed: int
+    """Rollouts that the agent failed."""
+    lost: int
+    """Rollouts that the proxy or the store failed."""
     rewarded: int
     """Rollouts that succeeded with a reward; the two figures below are about them."""
     reward_min: float | None
@@ -109,6 +113,8 @@ class GroupMember(BaseModel):
     rollout_id: str
     status: str
     reward: float | None
+    infrastructure: str | None = None
+    """What failed it that is not the agent, such as ``proxy``; then it does not count."""
 
 
 class RolloutGroup(BaseModel):
@@ -220,6 +226,7 @@ class _Batch:
     rollouts: int = 0
     finished: int = 0
     failed: int = 0
+    lost: int = 0
     rewards: _Rewards = field(default_factory=_Rewards)
     modes: set[str | None] = field(default_factory=set[str | None])
     resources_ids: dict[str, None] = field(default_factory=dict[str, None])
@@ -241,9 +248,12 @@ class _Batch:
     def end(self, member: _Member, rollout: Rollout, reward: float | None) -> None:
         """Add how a rollout ended."""
         self.finished += 1
-        self.failed += rollout.status == "failed"
         member.reward = reward
-        self.rewards.add(rollout, reward)
+        if _lost_to(rollout) is not None:
+            self.lost += 1
+        else:
+            self.failed += rollout.status == "failed"
+            self.rewards.add(rollout, reward)
         if rollout.end_time is not None:
             self.end_time = max(self.end_time or 0.0, rollout.end_time)
 
@@ -258,6 +268,7 @@ class _Batch:
             rollouts=self.rollouts,
             finished=self.finished,
             failed=self.failed,
+            lost=self.lost,
             rewarded=rewards.rewarded,
             **rewards.fields(),
             reward_min=rewards.low if known else None,
@@ -348,9 +359,14 @@ class Training:
             group = groups.setdefault(key, empty)
             group.rollouts.append(
                 GroupMember(
-                    rollout_id=member.rollout_id, status=rollout.status, reward=member.reward
+                    rollout_id=member.rollout_id,
+                    status=rollout.status,
+                    reward=member.reward,
+                    infrastructure=_lost_to(rollout),
                 )
             )
+            if _lost_to(rollout) is not None:
+                continue
             earned = earned_reward(rollout.status, member.reward)
             if earned is not None:
                 values.setdefault(key, []).append(earned)
@@ -360,6 +376,14 @@ class Training:
             groups[key].reward_mean = fmean(own)
             groups[key].reward_std = stdev(own) if len(own) > 1 else None
         return BatchGroups(groups=list(groups.values()), rollouts=found.rollouts)
+
+    def members(self, run: str) -> dict[str, list[str]]:
+        """Return the ids of the newest rollouts of each batch of a run, oldest first."""
+        return {
+            batch.batch: [member.rollout_id for member in batch.newest]
+            for batch in self._batches.values()
+            if batch.run == run
+        }
 
     async def close(self) -> None:
         """Stop reading."""
@@ -391,7 +415,7 @@ class Training:
             batch, member = self._open.pop(rollout.rollout_id, None) or self._begin(rollout)
             if rollout.status in FINISHED_STATUSES:
                 batch.end(member, rollout, reward)
-                if rollout.resources_id:
+                if rollout.resources_id and _lost_to(rollout) is None:
                     snapshot = rollout.resources_id, rollout.mode
                     self._snapshots.setdefault(snapshot, _Rewards()).add(rollout, reward)
             else:
@@ -423,6 +447,13 @@ class Training:
             except SpansEvictedError:
                 return None
         return reward
+
+
+def _lost_to(rollout: Rollout) -> str | None:
+    """Return what failed a rollout that is not the agent; None if it is the agent's or a success."""
+    if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
+        return None
+    return failed_by(rollout.attempt)
 
 
 def _counting(spans: Sequence[EncodedSpan]) -> tuple[float | None, bool]:

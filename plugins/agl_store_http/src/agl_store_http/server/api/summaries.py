@@ -8,6 +8,7 @@ from fastapi import Query, Response
 
 from agl_core.types import PaginatedResult
 from agl_store_http.server.api.common import ReaderCall, list_json, model_json
+from agl_store_http.server.costs import RunCost, add_up
 from agl_store_http.server.dependencies import json_body
 from agl_store_http.server.pages import Listing, page_reply, read_already
 from agl_store_http.server.replies import Reply
@@ -18,8 +19,11 @@ from agl_store_http.server.schemas import (
     ModelCallQuery,
     RolloutCounts,
     RolloutSummariesRequest,
+    RunQuery,
+    TextQuery,
 )
 from agl_store_http.server.summaries import RolloutSummary, model_calls
+from agl_store_http.server.text_search import TextMatches, search_text
 from agl_store_http.server.training import BatchGroups, TrainingSummary
 
 __all__ = ["router"]
@@ -38,6 +42,16 @@ async def counts(call: ReaderCall) -> Reply:
         page = await call.store.query_rollouts(status_in=[status], limit=0)  # pyright: ignore[reportArgumentType]
         numbers[status] = page.total
     return Reply(model_json(RolloutCounts(**numbers)))
+
+
+@router.get(
+    "/rollouts/containing",
+    summary="Rollouts whose task, messages or errors have a text; searches for about a second",
+    **answers(200, TextMatches),
+)
+async def containing(call: ReaderCall, query: Annotated[TextQuery, Query()]) -> Reply:
+    found = await search_text(call.store, query.text, query.offset, _PATIENCE_SECONDS)
+    return Reply(model_json(found))
 
 
 @router.post(
@@ -89,4 +103,15 @@ async def training(call: ReaderCall) -> Reply:
 )
 async def groups(call: ReaderCall, query: Annotated[BatchQuery, Query()]) -> Reply:
     found = await call.app.training.groups(query.run, query.batch, _PATIENCE_SECONDS)
+    return Reply(model_json(found))
+
+
+@router.get(
+    "/training/costs",
+    summary="Model calls and tokens of each batch of a run, of up to 1,000 of its rollouts",
+    **answers(200, RunCost),
+)
+async def costs(call: ReaderCall, query: Annotated[RunQuery, Query()]) -> Reply:
+    await call.app.training.summary(_PATIENCE_SECONDS)
+    found = await add_up(call.app.summaries, call.app.training.members(query.run))
     return Reply(model_json(found))

@@ -13,6 +13,7 @@ export type Summary = Schemas["RolloutSummary"];
 export type ModelCall = Schemas["ModelCallView"];
 export type Batch = Schemas["BatchSummary"];
 export type SnapshotScore = Schemas["SnapshotScore"];
+export type BatchCost = Schemas["BatchCost"];
 export type BatchGroups = Schemas["BatchGroups"];
 export type StoreEvent = Schemas["StoreEvent"];
 export type RolloutMode = NonNullable<Rollout["mode"]>;

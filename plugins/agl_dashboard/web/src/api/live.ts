@@ -122,6 +122,7 @@ class Wake {
     void this.client.invalidateQueries({
       predicate: ({ queryKey: [kind, id] }) => {
         if (kind === "rollout") return rollouts.has(String(id));
+        if (kind === "text" || kind === "costs") return false; // they read many rollouts
         if (kind === "workers") return kinds.has("worker") || kinds.has("attempt");
         if (kind === "resources" || kind === "runs") return kinds.has("resources");
         return kinds.has("rollout") || kinds.has("attempt");

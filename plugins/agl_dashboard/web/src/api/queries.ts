@@ -2,16 +2,18 @@
 import {
   type UseQueryResult,
   keepPreviousData,
+  useInfiniteQuery,
   useMutation,
   useQueries,
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
-import { useEffect } from "react";
+import { useEffect, useMemo } from "react";
 import {
   ApiError,
   type Attempt,
   type Batch,
+  type BatchCost,
   type BatchGroups,
   type ModelCall,
   type Rollout,
@@ -40,6 +42,8 @@ export interface RolloutFilter {
   status: RolloutStatus[];
   mode: RolloutMode[];
   contains: string;
+  /** Only these rollouts; null means any. */
+  ids: string[] | null;
   sortBy: string;
   descending: boolean;
 }
@@ -55,7 +59,7 @@ function rolloutPage(filter: RolloutFilter, offset: number, limit = PAGE): Promi
       body: {
         status_in: filter.status.length ? filter.status : null,
         mode_in: filter.mode.length ? filter.mode : null,
-        rollout_id_in: null,
+        rollout_id_in: filter.ids,
         rollout_id_contains: filter.contains || null,
         filter_logic: "and",
         sort_by: filter.sortBy,
@@ -75,6 +79,47 @@ export function useRolloutPages(filter: RolloutFilter, pages: number[]): UseQuer
       placeholderData: keepPreviousData,
     })),
   });
+}
+
+export interface TextSearch {
+  /** Rollouts that say the text; null before the first answer. */
+  ids: string[] | null;
+  searched: number;
+  total: number;
+  error: unknown;
+  searching: boolean;
+  /** Search further; undefined when every rollout has been searched. */
+  goOn: (() => void) | undefined;
+}
+
+const ENOUGH = 40; // found rollouts; then the reader asks for more
+
+/** Rollouts whose task or messages have a text, the newest first; no search without a text. */
+export function useTextSearch(text: string): TextSearch {
+  const query = useInfiniteQuery({
+    queryKey: ["text", text],
+    enabled: text !== "",
+    initialPageParam: 0,
+    queryFn: ({ pageParam }) => data(api.GET("/v1/agl/rollouts/containing", { params: { query: { text, offset: pageParam } } })),
+    getNextPageParam: ({ searched, total }) => (searched < total ? searched : undefined),
+    refetchOnWindowFocus: false,
+  });
+  const pages = query.data?.pages;
+  const ids = useMemo(() => (pages ? [...new Set(pages.flatMap(({ rollout_ids }) => rollout_ids))] : null), [pages]);
+  const { hasNextPage, isFetching, fetchNextPage } = query;
+  const found = ids?.length ?? 0;
+  useEffect(() => {
+    if (hasNextPage && !isFetching && found < ENOUGH) void fetchNextPage();
+  }, [hasNextPage, isFetching, found, fetchNextPage]);
+  const last = pages?.at(-1);
+  return {
+    ids,
+    searched: last?.searched ?? 0,
+    total: last?.total ?? 0,
+    error: query.error,
+    searching: isFetching,
+    goOn: hasNextPage ? () => void fetchNextPage() : undefined,
+  };
 }
 
 /** Rewards and tokens of rollouts; null where the server is too old to tell. */
@@ -196,6 +241,22 @@ export function useTraining(): UseQueryResult<Training | null> {
       }) as Promise<Training | null>,
     refetchInterval: ({ state }) => (state.data && !state.data.complete ? 1000 : false),
   });
+}
+
+const COSTS_MS = 10_000; // the server reads up to 1,000 rollouts for an answer
+
+/** Calls and tokens of each batch of a run, by the batch's name; null where the server is too old to tell. */
+export function useCosts(run: string): Map<string, BatchCost> | null {
+  const query = useQuery({
+    queryKey: ["costs", run],
+    refetchInterval: COSTS_MS,
+    queryFn: async () => {
+      const { batches } = await data(api.GET("/v1/agl/training/costs", { params: { query: { run } } }));
+      return new Map(batches.map((each) => [each.batch, each]));
+    },
+    placeholderData: keepPreviousData,
+  });
+  return query.data ?? null;
 }
 
 /** The rollouts of one batch by task; null where the server is too old to tell. */

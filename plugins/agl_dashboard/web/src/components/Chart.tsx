@@ -15,12 +15,14 @@ interface Props {
   lines: Line[];
   height?: number;
   onPick?: (index: number) => void;
+  /** A text beside the names of the lines. */
+  note?: string;
 }
 
 const COLORS = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5"];
 
 /** Lines over steps; a line with intervals has a band around it. */
-export function Chart({ label, x, lines, height = 240, onPick }: Props) {
+export function Chart({ label, x, lines, height = 240, onPick, note }: Props) {
   const host = useRef<HTMLDivElement>(null);
   const pick = useRef(onPick);
   pick.current = onPick;
@@ -86,6 +88,7 @@ export function Chart({ label, x, lines, height = 240, onPick }: Props) {
             {line.band ? " with 95 % interval" : ""}
           </span>
         ))}
+        {note && <span className="note">{note}</span>}
       </figcaption>
       <div ref={host} className="plot" role="img" aria-label={label} />
     </figure>

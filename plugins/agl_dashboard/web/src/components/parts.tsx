@@ -12,10 +12,11 @@ export function Status({ value }: { value: string | null | undefined }) {
   );
 }
 
-export function Reward({ value, text }: { value: number | null | undefined; text: string }) {
+/** A reward; one that does not count, since its rollout failed, is struck out. */
+export function Reward({ value, text, counts = true }: { value: number | null | undefined; text: string; counts?: boolean }) {
   const sign = value == null ? "none" : value > 0 ? "positive" : value < 0 ? "negative" : "zero";
   return (
-    <span className="reward" data-sign={sign}>
+    <span className="reward" data-sign={sign} data-counts={counts || value == null ? undefined : "false"} title={counts || value == null ? undefined : "Does not count: the rollout did not succeed"}>
       {text}
     </span>
   );

@@ -44,6 +44,16 @@ export function reward(value: number | null | undefined): string {
     : value.toFixed(3);
 }
 
+/** A metric of any kind: numbers of tokens and rollouts are whole. */
+export function metric(value: number | null | undefined): string {
+  return value != null && Number.isInteger(value) && Math.abs(value) > 1 ? count(value) : reward(value);
+}
+
+/** Whether the reward of a rollout of a status counts: one that failed may have emitted it before it crashed. */
+export function counts(status: string | null | undefined): boolean {
+  return status !== "failed" && status !== "cancelled";
+}
+
 /** A 95 % interval, which the server computed; empty if it has none. */
 export function interval(low: number | null | undefined, high: number | null | undefined): string {
   return low == null || high == null ? "" : `[${reward(low)}, ${reward(high)}]`;

@@ -17,8 +17,12 @@ export interface PromptVersion {
   depth: number;
 }
 
-/** Return the versions of all prompts; each follows its parent, with its own edits below it. */
-export function promptVersions(snapshots: Snapshot[], scores: SnapshotScore[], runs: Run[]): PromptVersion[] {
+/**
+ * Return the versions of a run's prompts; each follows its parent, with its own edits below it.
+ *
+ * An evaluation publishes the prompts that it compares again. Their scores are those of the same text.
+ */
+export function promptVersions(run: string, used: ReadonlySet<string>, snapshots: Snapshot[], scores: SnapshotScore[], runs: Run[]): PromptVersion[] {
   const best = new Set(runs.map(bestOf));
   const parents = parentsOf(runs);
   const found: PromptVersion[] = [];
@@ -32,7 +36,7 @@ export function promptVersions(snapshots: Snapshot[], scores: SnapshotScore[], r
         name,
         text: fields["template"],
         time: snapshot.create_time,
-        scores: scores.filter(({ resources_id, reward_mean }) => resources_id === snapshot.resources_id && reward_mean != null).toSorted(byMode),
+        scores: scores.filter(({ resources_id, reward_mean }) => resources_id === snapshot.resources_id && reward_mean != null),
         best: best.has(snapshot.resources_id),
         parent: null,
         depth: 0,
@@ -40,6 +44,14 @@ export function promptVersions(snapshots: Snapshot[], scores: SnapshotScore[], r
     }
   }
   found.sort((a, b) => a.time - b.time);
+  const all = found.splice(0);
+  for (const version of all) {
+    if (used.has(version.id) || (run !== "" && seriesOf(version.id) === run)) found.push(version);
+  }
+  for (const version of found) {
+    const twins = all.filter((other) => other !== version && !seriesOf(other.id) && other.name === version.name && other.text === version.text);
+    version.scores = onePerMode([version, ...twins].flatMap((each) => each.scores));
+  }
   const byKey = new Map(found.map((version) => [`${version.name} ${version.id}`, version]));
   const newest = new Map<string, PromptVersion>();
   for (const version of found) {
@@ -70,11 +82,29 @@ function inTreeOrder(found: PromptVersion[]): PromptVersion[] {
   return ordered;
 }
 
+/** Of the scores of one text in each mode the one of most tasks: modes and evaluations are never pooled. */
+function onePerMode(scores: SnapshotScore[]): SnapshotScore[] {
+  const found = new Map<string, SnapshotScore>();
+  for (const score of scores) {
+    const other = found.get(score.mode ?? "");
+    if (!other || score.tasks > other.tasks) found.set(score.mode ?? "", score);
+  }
+  return [...found.values()].toSorted(byMode);
+}
+
+/** The first version that the chosen one goes back to, and the chosen one; null where there is no gain to tell. */
+export function firstAndChosen(versions: PromptVersion[]): [first: PromptVersion, chosen: PromptVersion] | null {
+  const chosen = versions.find(({ best }) => best);
+  let first = chosen;
+  while (first?.parent) first = first.parent;
+  return chosen && first && first !== chosen ? [first, chosen] : null;
+}
+
 const MODES = ["test", "val", "train"];
 const byMode = (a: SnapshotScore, b: SnapshotScore): number => MODES.indexOf(a.mode ?? "") - MODES.indexOf(b.mode ?? "");
 
 /** The id of the snapshot that a run takes for the best: its state names it, or else it ended with it. */
-function bestOf({ name, state, result }: Run): string | null {
+export function bestOf({ name, state, result }: Run): string | null {
   const version = isObject(state) ? state["best"] : null;
   return typeof version === "string" ? `${name}/${version}` : result;
 }

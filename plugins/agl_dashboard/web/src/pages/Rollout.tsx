@@ -11,7 +11,7 @@ import { Chat } from "../rollout/Chat";
 import { SpanDetail } from "../rollout/SpanDetail";
 import { Waterfall } from "../rollout/Waterfall";
 import { now } from "../lib/clock";
-import { NONE, count, duration, preview, reward, task, time } from "../lib/format";
+import { NONE, count, counts, duration, preview, reward, task, time } from "../lib/format";
 import { masked } from "../lib/secrets";
 import { useUrl } from "../lib/url";
 
@@ -124,8 +124,8 @@ function Head({ rollout }: { rollout: Rollout }) {
         <Facts
           items={[
             ["Status", <Status value={rollout.status} />],
-            ["Reward", <Reward value={summary?.reward} text={reward(summary?.reward)} />],
-            ...dimensions.map(([name, value]): [string, ReactNode] => [preview(name, 24), <Reward value={value} text={reward(value)} />]),
+            ["Reward", <Reward value={summary?.reward} text={reward(summary?.reward)} counts={counts(rollout.status)} />],
+            ...dimensions.map(([name, value]): [string, ReactNode] => [preview(name, 24), <Reward value={value} text={reward(value)} counts={counts(rollout.status)} />]),
             ["Duration", duration(attempt ? (attempt.end_time ?? now()) - attempt.start_time : null)],
             ["Tokens", summary ? `${count(summary.input_tokens)} → ${count(summary.output_tokens)}` : NONE],
             ["Calls", count(summary?.model_calls)],
@@ -145,6 +145,7 @@ function Head({ rollout }: { rollout: Rollout }) {
       {typeof attempt?.metadata?.["error"] === "string" && (
         <p className="notice bad" dir="auto">
           {preview(attempt.metadata["error"], 600)}
+          {typeof attempt.metadata["infrastructure"] === "string" && ` (the ${preview(attempt.metadata["infrastructure"], 40)} failed it, not the agent)`}
         </p>
       )}
     </>

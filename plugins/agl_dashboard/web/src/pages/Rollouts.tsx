@@ -1,10 +1,10 @@
 import { Toggle } from "@base-ui/react/toggle";
 import { ToggleGroup } from "@base-ui/react/toggle-group";
-import { Download } from "lucide-react";
+import { Columns2, Download } from "lucide-react";
 import { memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { useNavigate } from "react-router";
+import { Link, useNavigate } from "react-router";
 import type { Rollout, RolloutMode, RolloutStatus, Summary } from "../api/client";
-import { PAGE, type RolloutFilter, useCounts, useRolloutPages, useSummaries } from "../api/queries";
+import { PAGE, type RolloutFilter, type TextSearch, useCounts, useRolloutPages, useSummaries, useTextSearch } from "../api/queries";
 import { ChangeStatus } from "../components/ChangeStatus";
 import { Problem, Reward, Status } from "../components/parts";
 import { SearchField } from "../components/SearchField";
@@ -12,7 +12,7 @@ import { isTyping } from "../components/Shortcuts";
 import { VirtualRows } from "../components/VirtualRows";
 import { now } from "../lib/clock";
 import { exportRollouts } from "../lib/export";
-import { NONE, ago, count, duration, reward, task, time } from "../lib/format";
+import { NONE, ago, count, counts, duration, reward, task, time } from "../lib/format";
 import { toast } from "../lib/toast";
 import { useUrl } from "../lib/url";
 
@@ -44,6 +44,9 @@ export function RolloutsPage() {
   const navigate = useNavigate();
   const group = url.get("status") ?? "All";
   const contains = url.get("q") ?? "";
+  const text = url.get("text") ?? "";
+  const search = useTextSearch(text);
+  const said = text ? (search.ids ?? NOBODY) : null;
   const mode = MODES.find((each) => each === url.get("mode"));
   const sort = url.get("sort") ?? "-start_time";
   const filter: RolloutFilter = useMemo(
@@ -51,10 +54,11 @@ export function RolloutsPage() {
       status: GROUPS.find(([label]) => label === group)?.[1] ?? [],
       mode: mode ? [mode] : [],
       contains,
+      ids: said,
       sortBy: sort.replace(/^-/, ""),
       descending: sort.startsWith("-"),
     }),
-    [group, mode, contains, sort],
+    [group, mode, contains, said, sort],
   );
   const [range, setRange] = useState<[number, number]>([0, 40]);
   const pages = useMemo(() => {
@@ -80,8 +84,8 @@ export function RolloutsPage() {
     if (found) ids.push(found.rollout_id);
   }
   const summaries = useSummaries(ids);
-  const counts = useCounts();
-  const isOld = counts.data === null; // its server has neither the filter nor the figures
+  const numbers = useCounts();
+  const isOld = numbers.data === null; // its server has neither the filter nor the figures
   const [selected, setSelected] = useState<Map<string, Rollout>>(new Map());
   const row = Number(url.get("row") ?? -1);
   const [cursor, setCursor] = useState(row);
@@ -146,7 +150,9 @@ export function RolloutsPage() {
           </label>
         )}
         <SearchField label="Search by id" value={contains} onChange={(q) => choose({ q }, true)} />
+        {!isOld && <SearchField label="Search messages" value={text} onChange={(text) => choose({ text }, true)} />}
       </div>
+      {text !== "" && <Searched search={search} />}
       <ToggleGroup
         className="chips"
         aria-label="Status"
@@ -156,7 +162,7 @@ export function RolloutsPage() {
         {GROUPS.map(([label, statuses]) => (
           <Toggle key={label} className="chip" value={label}>
             {label}
-            <span className="chip-count">{counts.data ? count(sum(counts.data, statuses)) : ""}</span>
+            <span className="chip-count">{numbers.data ? count(sum(numbers.data, statuses)) : ""}</span>
           </Toggle>
         ))}
       </ToggleGroup>
@@ -190,7 +196,7 @@ export function RolloutsPage() {
         }}
       />
       {total === 0 && !waiting && !problem && (
-        <p className="empty">{contains || mode || group !== "All" ? "No rollout matches." : "No rollouts yet. They appear here as soon as an algorithm enqueues them."}</p>
+        <p className="empty">{contains || text || mode || group !== "All" ? "No rollout matches." : "No rollouts yet. They appear here as soon as an algorithm enqueues them."}</p>
       )}
       {selected.size > 0 && <Selection rollouts={[...selected.values()]} onClear={() => setSelected(new Map())} />}
     </section>
@@ -226,6 +232,24 @@ function Head({ sort, isOld, onSort }: { sort: string; isOld: boolean; onSort: (
         );
       })}
     </div>
+  );
+}
+
+const NOBODY: string[] = [];
+
+/** How far a search of text came. */
+function Searched({ search }: { search: TextSearch }) {
+  return (
+    <p className="searched muted" role="status">
+      {count(search.ids?.length ?? 0)} found in {search.goOn ? `the newest ${count(search.searched)} of ${count(search.total)} rollouts` : `${count(search.total)} rollouts`}
+      {search.searching && "; searching…"}
+      {search.goOn && !search.searching && (
+        <button type="button" className="link" onClick={search.goOn}>
+          Search further
+        </button>
+      )}
+      <Problem error={search.error} />
+    </p>
   );
 }
 
@@ -312,7 +336,7 @@ const Row = memo(function Row({ index, top, rollout, score, tokens, took, create
         {rollout.mode ?? NONE}
       </span>
       <span role="cell" className="c-num">
-        <Reward value={score} text={reward(score)} />
+        <Reward value={score} text={reward(score)} counts={counts(rollout.status)} />
       </span>
       <span role="cell" className="c-num">
         {took}
@@ -340,6 +364,11 @@ function Selection({ rollouts, onClear }: { rollouts: Rollout[]; onClear: () => 
   return (
     <div className="selection" role="region" aria-label="Selection">
       <strong>{rollouts.length} selected</strong>
+      {ids.length === 2 && (
+        <Link className="button" to={`/rollouts/${encodeURIComponent(ids[0] ?? "")}?with=${encodeURIComponent(ids[1] ?? "")}`}>
+          <Columns2 size={14} aria-hidden /> Compare
+        </Link>
+      )}
       <ChangeStatus ids={ids} to="cancelled" />
       <ChangeStatus ids={ids} to="requeuing" />
       <button type="button" className="button" onClick={save}>

@@ -1,9 +1,12 @@
+import type { ReactNode } from "react";
 import { Link } from "react-router";
 import type { Batch } from "../api/client";
 import { useSnapshots, useTraining } from "../api/queries";
 import { Empty, Facts, Json, Problem, Status } from "../components/parts";
-import { ago, bounded, count, duration, preview, reward, time } from "../lib/format";
+import { ago, bounded, count, duration, metric, preview, time } from "../lib/format";
+import { type PromptVersion, promptVersions } from "../lib/prompts";
 import { type History, type Run, runsOf, statusOf } from "../lib/runs";
+import { Score, lastScores, tasksOf } from "../training/Score";
 
 export function RunsPage() {
   const snapshots = useSnapshots();
@@ -20,14 +23,20 @@ export function RunsPage() {
         <Empty>No named runs. A run with a name keeps its state in the store and can be resumed: agl train FILE --run NAME</Empty>
       )}
       {runs.map((run) => (
-        <RunCard key={run.name} run={run} batches={(training.data?.batches ?? []).filter((batch) => batch.run === run.name)} />
+        <RunCard
+          key={run.name}
+          run={run}
+          batches={(training.data?.batches ?? []).filter((batch) => batch.run === run.name)}
+          versions={promptVersions(run.name, new Set(), snapshots.data ?? [], training.data?.snapshots ?? [], runs)}
+        />
       ))}
     </section>
   );
 }
 
-function RunCard({ run, batches }: { run: Run; batches: Batch[] }) {
+function RunCard({ run, batches, versions }: { run: Run; batches: Batch[]; versions: PromptVersion[] }) {
   const { history } = run;
+  const chosen = versions.find(({ best }) => best);
   const rollouts = batches.reduce((total, batch) => total + batch.rollouts, 0);
   const finished = batches.reduce((total, batch) => total + batch.finished, 0);
   const status = statusOf(run);
@@ -51,7 +60,8 @@ function RunCard({ run, batches }: { run: Run; batches: Batch[] }) {
           ["Checkpoints", count(run.version)],
           ["Batches", count(batches.length)],
           ["Rollouts", `${count(finished)} of ${count(rollouts)} finished`],
-          ...Object.entries(run.metrics).map(([name, value]): [string, string] => [preview(name, 30), reward(value)]),
+          ...(chosen?.scores.length ? chosen.scores.map((score): [string, ReactNode] => [`Chosen prompt on ${tasksOf(score.mode)}`, <Score of={score} />]) : lastScores(batches)),
+          ...Object.entries(run.metrics).map(([name, value]): [string, string] => [preview(name, 30), metric(value)]),
         ]}
       />
       {history && <Parts history={history} run={run.name} />}

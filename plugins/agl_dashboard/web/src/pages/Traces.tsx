@@ -29,7 +29,7 @@ const VALUES: Record<string, (span: Span) => number | string> = {
 
 export function TracesPage() {
   const [url, change] = useUrl();
-  const recent = useRolloutPages({ status: [], mode: [], contains: "", sortBy: "start_time", descending: true }, [0])[0]?.data?.items ?? [];
+  const recent = useRolloutPages({ status: [], mode: [], contains: "", ids: null, sortBy: "start_time", descending: true }, [0])[0]?.data?.items ?? [];
   const started = recent.filter((rollout) => "attempt" in rollout);
   // The newest one has no spans yet, as long as new ones keep coming.
   const newest = started.find((rollout) => !isOpen(rollout)) ?? started[0];

@@ -1,29 +1,32 @@
 import { Progress } from "@base-ui/react/progress";
 import { type ReactNode, useMemo } from "react";
-import type { Batch } from "../api/client";
-import { useSnapshots, useTraining } from "../api/queries";
+import type { Batch, BatchCost } from "../api/client";
+import { useCosts, useSnapshots, useTraining } from "../api/queries";
 import { Chart, type Line } from "../components/Chart";
-import { Empty, Facts, Problem, Reward } from "../components/parts";
-import { NONE, ago, count, duration, interval, preview, reward } from "../lib/format";
+import { Empty, Facts, Problem } from "../components/parts";
+import { NONE, ago, count, duration, metric, preview, reward } from "../lib/format";
 import { promptVersions } from "../lib/prompts";
 import { runsOf } from "../lib/runs";
 import { useUrl } from "../lib/url";
+import { Gain } from "../training/Gain";
 import { Groups } from "../training/Groups";
 import { Metrics } from "../training/Metrics";
 import { Prompts } from "../training/Prompts";
+import { Score, lastScores } from "../training/Score";
 
 export default function TrainingPage() {
   const [url, change] = useUrl();
   const training = useTraining();
   const snapshots = useSnapshots();
   const runs = useMemo(() => runsOf(snapshots.data ?? []), [snapshots.data]);
-  const names = useMemo(
-    () => [...new Set([...(training.data?.batches ?? []).map(({ run }) => run).reverse(), ...runs.map(({ name }) => name)])],
-    [training.data, runs],
-  );
+  const names = useMemo(() => {
+    const found = [...new Set([...(training.data?.batches ?? []).map(({ run }) => run).reverse(), ...runs.map(({ name }) => name)])];
+    return found.toSorted((a, b) => Number(a === "") - Number(b === "")); // what has no name is no run
+  }, [training.data, runs]);
   const run = url.get("run") ?? names[0] ?? "";
   const batches = useMemo(() => (training.data?.batches ?? []).filter((batch) => batch.run === run), [training.data, run]);
   const step = url.get("batch") ?? "";
+  const costs = useCosts(run);
   if (!training.data) {
     return (
       <section className="page">
@@ -36,7 +39,8 @@ export default function TrainingPage() {
   }
   const checkpoint = runs.find(({ name }) => name === run);
   const history = checkpoint?.history;
-  const versions = promptVersions(snapshots.data ?? [], training.data.snapshots, runs);
+  const used = new Set(batches.flatMap(({ resources_ids }) => resources_ids));
+  const versions = promptVersions(run, used, snapshots.data ?? [], training.data.snapshots, runs);
   const finished = batches.reduce((total, batch) => total + batch.finished, 0);
   const rollouts = batches.reduce((total, batch) => total + batch.rollouts, 0);
   return (
@@ -75,19 +79,25 @@ export default function TrainingPage() {
             items={[
               ["Batches", count(batches.length)],
               ["Rollouts", `${count(finished)} of ${count(rollouts)} finished`],
-              ...lastByMode(batches).map((batch): [string, ReactNode] => [`Last ${batch.mode ?? "batch"}`, <Score batch={batch} />]),
-              ...Object.entries(checkpoint?.metrics ?? {}).map(([name, value]): [string, string] => [preview(name, 30), reward(value)]),
+              ...lastScores(batches),
+              ...costFacts(batches, costs),
+              ...Object.entries(checkpoint?.metrics ?? {}).map(([name, value]): [string, string] => [preview(name, 30), metric(value)]),
             ]}
           />
-          <h2>Reward</h2>
-          <Curves batches={batches} onPick={(batch) => change({ batch })} />
+          <Gain versions={versions} />
+          {batches.some(({ mode }) => mode !== "test") && (
+            <>
+              <h2>Reward</h2>
+              <Curves batches={batches} onPick={(batch) => change({ batch })} />
+            </>
+          )}
         </>
       )}
       {history && history.series.length > 0 && <Metrics history={history} />}
       {batches.length > 0 && (
         <>
           <h2>Batches</h2>
-          <Batches batches={batches} chosen={step} onPick={(batch) => change({ batch: batch === step ? "" : batch })} />
+          <Batches batches={batches} costs={costs} chosen={step} onPick={(batch) => change({ batch: batch === step ? "" : batch })} />
           {step !== "" && <Groups run={run} batch={step} />}
         </>
       )}
@@ -101,19 +111,33 @@ export default function TrainingPage() {
   );
 }
 
-/** The last batch with a reward of each mode: training, validation and test are never compared. */
-function lastByMode(batches: Batch[]): Batch[] {
-  return [...new Map(batches.filter(({ reward_mean }) => reward_mean != null).map((batch) => [batch.mode, batch])).values()];
+type Costs = ReturnType<typeof useCosts>;
+
+/** What a run costs. Of a large run some rollouts of each batch were read; the rest is taken to cost the same. */
+function costFacts(batches: Batch[], costs: Costs): [string, ReactNode][] {
+  let [calls, taken, given, isKnown, isWhole] = [0, 0, 0, false, true];
+  for (const batch of batches) {
+    const cost = costs?.get(batch.batch);
+    if (!cost || cost.rollouts === 0) continue;
+    const share = Math.max(1, batch.finished / cost.rollouts);
+    isWhole &&= share === 1;
+    isKnown ||= cost.input_tokens != null || cost.output_tokens != null;
+    calls += cost.model_calls * share;
+    taken += (cost.input_tokens ?? 0) * share;
+    given += (cost.output_tokens ?? 0) * share;
+  }
+  if (!isKnown && calls === 0) return [];
+  const about = isWhole ? "" : "about ";
+  return [
+    ["Model calls of the agent", `${about}${count(Math.round(calls))}`],
+    ["Tokens of the agent", isKnown ? `${about}${count(Math.round(taken))} → ${count(Math.round(given))}` : NONE],
+  ];
 }
 
-/** The mean reward over the tasks of a batch, failures included, with its interval. */
-function Score({ batch }: { batch: Batch }) {
-  return (
-    <>
-      <Reward value={batch.reward_mean} text={reward(batch.reward_mean)} />
-      <span className="muted"> {interval(batch.reward_low, batch.reward_high)}</span>
-    </>
-  );
+/** Tokens of a rollout of a batch, on average. */
+function tokensEach(cost: BatchCost | undefined): number | null {
+  if (!cost || cost.rollouts === 0 || (cost.input_tokens == null && cost.output_tokens == null)) return null;
+  return Math.round(((cost.input_tokens ?? 0) + (cost.output_tokens ?? 0)) / cost.rollouts);
 }
 
 function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string) => void }) {
@@ -134,8 +158,9 @@ function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string)
   return <Chart label="Mean reward of each batch" x={x} lines={lines} onPick={(index) => onPick(batches[index]?.batch ?? "")} />;
 }
 
-function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string; onPick: (batch: string) => void }) {
+function Batches({ batches, costs, chosen, onPick }: { batches: Batch[]; costs: Costs; chosen: string; onPick: (batch: string) => void }) {
   const shown = batches.toReversed().slice(0, 500);
+  const hasLost = batches.some(({ lost }) => lost > 0);
   const low = Math.min(...batches.map(({ reward_min }) => reward_min ?? Infinity));
   const high = Math.max(...batches.map(({ reward_max }) => reward_max ?? -Infinity));
   return (
@@ -147,9 +172,11 @@ function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string
             <th scope="col">Mode</th>
             <th scope="col" className="num">Rollouts</th>
             <th scope="col" className="num">Failed</th>
+            {hasLost && <th scope="col" className="num">Lost</th>}
             <th scope="col" className="num">Tasks</th>
             <th scope="col" className="num">Reward, 95 % interval</th>
             <th scope="col">Spread</th>
+            <th scope="col" className="num">Tokens each</th>
             <th scope="col" className="num">Took</th>
             <th scope="col" className="num">Started</th>
           </tr>
@@ -167,13 +194,15 @@ function Batches({ batches, chosen, onPick }: { batches: Batch[]; chosen: string
                 {count(batch.finished)}/{count(batch.rollouts)}
               </td>
               <td className="num">{batch.failed ? <span className="bad-text">{count(batch.failed)}</span> : "0"}</td>
+              {hasLost && <td className="num" title="Failed by the proxy or the store, not by the agent; they do not count">{count(batch.lost)}</td>}
               <td className="num">{count(batch.tasks)}</td>
               <td className="num">
-                <Score batch={batch} />
+                <Score of={batch} />
               </td>
               <td>
                 <Spread batch={batch} low={low} high={high} />
               </td>
+              <td className="num">{count(tokensEach(costs?.get(batch.batch)))}</td>
               <td className="num">{duration(batch.end_time ? batch.end_time - batch.start_time : null)}</td>
               <td className="num">{ago(batch.start_time)}</td>
             </tr>

@@ -14,14 +14,23 @@ export function WorkersPage() {
   const workers = useWorkers();
   const now = useNow();
   const wanted = url.get("q") ?? "";
-  const shown = (workers.data ?? []).filter(({ worker_id }) => worker_id.includes(wanted));
+  const shown = (workers.data ?? [])
+    .filter(({ worker_id }) => worker_id.includes(wanted))
+    .map((worker) => {
+      const heard = Math.max(worker.last_heartbeat_time ?? 0, worker.last_dequeue_time ?? 0) || null;
+      const silent = heard !== null && now - heard > SILENT_SECONDS;
+      // A dead runner cannot write that it is dead; a busy one sends heartbeats, an idle one asks for work.
+      return { worker, heard, silent, status: silent ? "unknown" : worker.status };
+    });
   const busy = shown.filter(({ status }) => status === "busy").length;
+  const silent = shown.filter((each) => each.silent).length;
   return (
     <section className="page">
       <div className="page-head">
         <h1>Workers</h1>
         <span className="muted">
           {count(shown.length)}, {count(busy)} busy
+          {silent > 0 && <span className="bad-text">, {count(silent)} silent</span>}
         </span>
         <SearchField label="Search by id" value={wanted} onChange={(q) => change({ q }, true)} />
       </div>
@@ -43,11 +52,7 @@ export function WorkersPage() {
               </tr>
             </thead>
             <tbody>
-              {shown.map((worker) => {
-                const heard = Math.max(worker.last_heartbeat_time ?? 0, worker.last_dequeue_time ?? 0) || null;
-                const silent = heard !== null && now - heard > SILENT_SECONDS;
-                // A dead runner cannot write that it is dead; an idle one asks for work every few seconds.
-                const status = silent && worker.status === "idle" ? "unknown" : worker.status;
+              {shown.map(({ worker, heard, silent, status }) => {
                 const load = loadOf(silent ? null : worker.heartbeat_stats);
                 return (
                   <tr key={worker.worker_id}>

@@ -1,7 +1,10 @@
 import { Wrench } from "lucide-react";
+import { useMemo, useState } from "react";
 import type { ModelCall, Span } from "../api/client";
+import { Fold } from "../components/Fold";
 import { Empty, Reward } from "../components/parts";
 import { NONE, bounded, count, duration, reward, visible } from "../lib/format";
+import { isObject } from "../lib/runs";
 import { rewardsOfCalls } from "./tree";
 
 interface Message {
@@ -24,58 +27,87 @@ export function Chat({ calls, spans, onSpan }: Props) {
     return <Empty>This server is of an older version and does not read messages out of spans. The trace shows them.</Empty>;
   }
   if (calls.length === 0) return <Empty>No model calls were recorded in this attempt.</Empty>;
-  const rewarded = rewardsOfCalls(calls, spans);
-  let before: string[] = [];
+  return <Calls calls={calls} spans={spans} onSpan={onSpan} />;
+}
+
+const SHOWN = 100; // calls at first; a long chat opens as fast as a short one
+
+function Calls({ calls, spans, onSpan }: Props & { calls: ModelCall[] }) {
+  const [most, setMost] = useState(SHOWN);
+  const rewarded = useMemo(() => rewardsOfCalls(calls, spans), [calls, spans]);
+  const shared = useMemo(() => sharedPrefixes(calls), [calls]);
   return (
     <div className="chat">
-      {calls.map((call, index) => {
-        const messages = call.messages as Message[];
-        const texts = messages.map((message) => JSON.stringify(message));
-        const shared = sharedPrefix(before, texts);
-        before = texts;
-        return (
-          <article key={call.span_id} className="call" aria-label={`Call ${index + 1}`}>
-            <header>
-              <strong>Call {index + 1}</strong>
-              <span className="mono">{call.model ?? "unknown model"}</span>
-              {call.auxiliary && <span className="tag">auxiliary: {bounded(call.auxiliary, 60)}</span>}
-              {call.model_version && <span className="tag">weights {bounded(call.model_version, 60)}</span>}
-              <span>{took(call)}</span>
-              <span>
-                {count(call.input_tokens)} → {count(call.output_tokens)} tokens
-              </span>
-              {call.finish_reason && call.finish_reason !== "stop" && <span className="tag">{bounded(call.finish_reason, 40)}</span>}
-              {(rewarded.get(call.span_id) ?? []).map(([name, value]) => (
-                <Reward key={name} value={value} text={`${name === "primary" ? "reward" : bounded(name, 40)} ${reward(value)}`} />
-              ))}
-              <button type="button" className="link" onClick={() => onSpan(call.span_id)}>
-                Span
-              </button>
-            </header>
-            {call.problem && <p className="notice bad">{bounded(call.problem, 1000)}</p>}
-            {shared > 0 && (
-              <details className="repeated">
-                <summary>
-                  {shared} {shared === 1 ? "message" : "messages"} as before
-                </summary>
-                {messages.slice(0, shared).map((message, position) => (
-                  <Bubble key={position} message={message} />
-                ))}
-              </details>
-            )}
-            {messages.slice(shared).map((message, position) => (
-              <Bubble key={position} message={message} />
-            ))}
-            {call.tokens.length > 0 && <Tokens call={call} />}
-          </article>
-        );
-      })}
+      {calls.slice(0, most).map((call, index) => (
+        <Call key={call.span_id} call={call} number={index + 1} repeated={shared[index] ?? 0} rewards={rewarded.get(call.span_id) ?? []} onSpan={onSpan} />
+      ))}
+      {calls.length > most && (
+        <p>
+          <button type="button" className="button" onClick={() => setMost(most + SHOWN)}>
+            Show {count(Math.min(SHOWN, calls.length - most))} more of {count(calls.length)} calls
+          </button>
+        </p>
+      )}
     </div>
+  );
+}
+
+interface CallProps {
+  call: ModelCall;
+  number: number;
+  /** Number of its messages that the call before has, too. */
+  repeated: number;
+  rewards: [name: string, value: number][];
+  onSpan: (id: string) => void;
+}
+
+function Call({ call, number, repeated, rewards, onSpan }: CallProps) {
+  const messages = call.messages as Message[];
+  return (
+    <article className="call" aria-label={`Call ${number}`}>
+      <header>
+        <strong>Call {number}</strong>
+        <span className="mono">{call.model ?? "unknown model"}</span>
+        {call.auxiliary && <span className="tag">auxiliary: {bounded(call.auxiliary, 60)}</span>}
+        {call.model_version && <span className="tag">weights {bounded(call.model_version, 60)}</span>}
+        <span>{took(call)}</span>
+        <span>
+          {count(call.input_tokens)} → {count(call.output_tokens)} tokens
+        </span>
+        {call.finish_reason && call.finish_reason !== "stop" && <span className="tag">{bounded(call.finish_reason, 40)}</span>}
+        {rewards.map(([name, value]) => (
+          <Reward key={name} value={value} text={`${name === "primary" ? "reward" : bounded(name, 40)} ${reward(value)}`} />
+        ))}
+        <button type="button" className="link" onClick={() => onSpan(call.span_id)}>
+          Span
+        </button>
+      </header>
+      {call.problem && <p className="notice bad">{bounded(call.problem, 1000)}</p>}
+      {repeated > 0 && (
+        <Fold className="repeated" summary={`${repeated} ${repeated === 1 ? "message" : "messages"} as before`}>
+          {() => messages.slice(0, repeated).map((message, position) => <Bubble key={position} message={message} />)}
+        </Fold>
+      )}
+      {messages.slice(repeated).map((message, position) => (
+        <Bubble key={position} message={message} />
+      ))}
+      {call.tokens.length > 0 && <Tokens call={call} />}
+    </article>
   );
 }
 
 function took(call: ModelCall): string {
   return call.start_time != null && call.end_time != null ? duration(call.end_time - call.start_time) : NONE;
+}
+
+function sharedPrefixes(calls: ModelCall[]): number[] {
+  let before: string[] = [];
+  return calls.map((call) => {
+    const texts = call.messages.map((message) => JSON.stringify(message));
+    const shared = sharedPrefix(before, texts);
+    before = texts;
+    return shared;
+  });
 }
 
 function sharedPrefix(before: string[], now: string[]): number {
@@ -115,18 +147,32 @@ function Content({ value }: { value: unknown }) {
     );
   }
   if (Array.isArray(value)) {
-    return value.map((part: unknown, index) => <Content key={index} value={partText(part)} />);
+    return value.map((part: unknown, index) => <Part key={index} part={part} />);
   }
   return <pre>{bounded(JSON.stringify(value, null, 2))}</pre>;
 }
 
-/** A content part as text. Images are named and not loaded: their host would learn of the reader. */
-function partText(part: unknown): string {
-  if (part && typeof part === "object") {
-    if ("text" in part && typeof part.text === "string") return part.text;
-    if ("image_url" in part) return `[image] ${JSON.stringify(part.image_url).slice(0, 200)}`;
-  }
-  return JSON.stringify(part);
+/** A part of a message: text, an image that the message holds, or the address of one. */
+function Part({ part }: { part: unknown }) {
+  const image = imageOf(part);
+  if (image === null) return <Content value={textOf(part)} />;
+  if (IMAGE.test(image)) return <img src={image} alt="In the message" />;
+  // It is not loaded: its host would learn of the reader.
+  return <Content value={`[image] ${image.slice(0, 200)}`} />;
+}
+
+const IMAGE = /^data:image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml);base64,[A-Za-z0-9+/=\s]+$/;
+
+/** The address of the image that a part holds; null without one. The server gives all images in OpenAI's format. */
+function imageOf(part: unknown): string | null {
+  const link = isObject(part) ? part["image_url"] : null;
+  const url = isObject(link) ? link["url"] : link;
+  return typeof url === "string" ? url : null;
+}
+
+function textOf(part: unknown): string {
+  if (isObject(part) && typeof part["text"] === "string") return part["text"];
+  return typeof part === "string" ? part : JSON.stringify(part);
 }
 
 /** Sampled tokens, shaded by how unlikely each was. */
@@ -134,10 +180,9 @@ function Tokens({ call }: { call: ModelCall }) {
   const known = call.tokens.filter(({ logprob }) => logprob != null);
   const mean = known.reduce((total, { logprob }) => total + (logprob ?? 0), 0) / Math.max(known.length, 1);
   return (
-    <details className="tokens">
-      <summary>
-        {count(call.tokens.length)} sampled tokens · mean log-probability {known.length ? mean.toFixed(3) : NONE}
-      </summary>
+    <Fold className="tokens" summary={`${count(call.tokens.length)} sampled tokens · mean log-probability ${known.length ? mean.toFixed(3) : NONE}`}>
+      {() => (
+        <>
       <p className="legend" aria-hidden>
         likely <span className="tok" data-shade="0">p ≥ 0.9</span>
         <span className="tok" data-shade="1">≥ 0.5</span>
@@ -156,7 +201,9 @@ function Tokens({ call }: { call: ModelCall }) {
           </span>
         ))}
       </div>
-    </details>
+        </>
+      )}
+    </Fold>
   );
 }
 

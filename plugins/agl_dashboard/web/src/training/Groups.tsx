@@ -2,7 +2,7 @@ import { Link } from "react-router";
 import { type Group, useGroups } from "../api/queries";
 import { Hint } from "../components/Hint";
 import { Empty, Problem, Reward } from "../components/parts";
-import { NONE, count, reward, task } from "../lib/format";
+import { NONE, count, counts, preview, reward, task } from "../lib/format";
 
 const SHOWN = 200;
 
@@ -11,7 +11,7 @@ export function Groups({ run, batch }: { run: string; batch: string }) {
   const { data: found, error } = useGroups(run, batch);
   if (error) return <Problem error={error} />;
   if (!found) return found === null ? null : <Empty>Reading groups…</Empty>;
-  const rewards = found.groups.flatMap(({ rollouts }) => rollouts.map((each) => each.reward)).filter((value) => value !== null);
+  const rewards = found.groups.flatMap(({ rollouts }) => rollouts.map(earned)).filter((value) => value !== null);
   const [low, high] = [Math.min(...rewards), Math.max(...rewards)];
   const even = found.groups.filter(({ reward_std }) => reward_std === 0).length;
   return (
@@ -58,19 +58,37 @@ export function Groups({ run, batch }: { run: string; batch: string }) {
   );
 }
 
+type Member = Group["rollouts"][number];
+
+/** The reward of a rollout that counts; null for one that failed, whatever it emitted before. */
+function earned({ reward: value, status }: Member): number | null {
+  return counts(status) ? (value ?? null) : null;
+}
+
+function why({ status, infrastructure }: Member): string {
+  return infrastructure ? `the ${preview(infrastructure, 40)} failed it, not the agent` : status;
+}
+
 /** The rewards of a group, each a link to its rollout. */
 function Members({ group, low, high }: { group: Group; low: number; high: number }) {
   const at = (value: number): number => (high > low ? ((value - low) / (high - low)) * 100 : 50);
   return (
     <span className="members">
-      {group.rollouts.map(({ rollout_id, reward: value, status }) => (
-        <Hint key={rollout_id} text={`${rollout_id}: ${value === null ? status : reward(value)}`}>
-          <Link to={`/rollouts/${encodeURIComponent(rollout_id)}`} aria-label={`${rollout_id}, ${value === null ? status : `reward ${reward(value)}`}`}>
-            <span className="member-bar" style={{ height: value === null ? "0" : `${Math.max(4, at(value))}%` }} />
-            <span className="member-text">{value === null ? NONE : reward(value)}</span>
-          </Link>
-        </Hint>
-      ))}
+      {group.rollouts.map((member) => {
+        const { rollout_id } = member;
+        const value = earned(member);
+        const text = value === null ? why(member) : `reward ${reward(value)}`;
+        return (
+          <Hint key={rollout_id} text={`${rollout_id}: ${text}`}>
+            <Link to={`/rollouts/${encodeURIComponent(rollout_id)}`} aria-label={`${rollout_id}, ${text}`}>
+              <span className="member-bar" style={{ height: value === null ? "0" : `${Math.max(4, at(value))}%` }} />
+              <span className={value === null && member.status === "failed" ? "member-text bad-text" : "member-text"}>
+                {value !== null ? reward(value) : member.status === "failed" ? (member.infrastructure ? "lost" : "failed") : NONE}
+              </span>
+            </Link>
+          </Hint>
+        );
+      })}
     </span>
   );
 }

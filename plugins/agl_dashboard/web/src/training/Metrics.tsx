@@ -1,7 +1,7 @@
 import { useMemo } from "react";
 import { Chart, type Line } from "../components/Chart";
 import { SearchField } from "../components/SearchField";
-import { count, interval, preview, reward } from "../lib/format";
+import { count, interval, metric, preview } from "../lib/format";
 import type { History } from "../lib/runs";
 import { useUrl } from "../lib/url";
 
@@ -58,10 +58,13 @@ function Metric({ name, steps, values, low, high }: Props) {
   const last = values.findLast((value) => value !== null);
   return (
     <div className="metric" data-metric={name}>
-      <Chart label={`${label} over steps`} x={steps} lines={lines} height={150} />
-      <span className="muted">
-        last {reward(last)} {last != null && interval(low?.findLast((value) => value !== null), high?.findLast((value) => value !== null))}
-      </span>
+      <Chart
+        label={`${label} over steps`}
+        x={steps}
+        lines={lines}
+        height={150}
+        note={`last ${metric(last)} ${last == null ? "" : interval(low?.findLast((value) => value !== null), high?.findLast((value) => value !== null))}`}
+      />
     </div>
   );
 }

@@ -1,10 +1,9 @@
 import { Link } from "react-router";
 import { Diff } from "../components/Diff";
-import { Reward } from "../components/parts";
-import type { SnapshotScore } from "../api/client";
-import { ago, count, interval, preview, reward } from "../lib/format";
+import { ago, count, preview } from "../lib/format";
 import type { PromptVersion } from "../lib/prompts";
 import { useUrl } from "../lib/url";
+import { ScoreOnTasks } from "./Score";
 
 const DEEPEST = 8; // steps of indentation
 
@@ -24,7 +23,7 @@ export function Prompts({ versions }: { versions: PromptVersion[] }) {
                 {preview(version.name, 40)}
               </span>
               <span className="muted mono">{preview(version.id, 40)}</span>
-              {version.scores[0] ? <Score score={version.scores[0]} /> : <span className="muted">{ago(version.time)}</span>}
+              {version.scores[0] ? <ScoreOnTasks of={version.scores[0]} /> : <span className="muted">{ago(version.time)}</span>}
               {version.best && <span className="good-text">chosen by the run</span>}
               {version.parent && <span className="visually-hidden">edited from {version.parent.id}</span>}
             </button>
@@ -38,7 +37,7 @@ export function Prompts({ versions }: { versions: PromptVersion[] }) {
         </p>
         {chosen.scores.map((score) => (
           <p key={score.mode}>
-            <Score score={score} />
+            <ScoreOnTasks of={score} />
             <span className="muted">{` from ${count(score.rollouts)} rollouts`}</span>
           </p>
         ))}
@@ -47,15 +46,3 @@ export function Prompts({ versions }: { versions: PromptVersion[] }) {
     </div>
   );
 }
-
-/** The mean over the tasks of one mode, failures included, with its interval. */
-function Score({ score }: { score: SnapshotScore }) {
-  return (
-    <span>
-      <Reward value={score.reward_mean} text={reward(score.reward_mean)} />
-      <span className="muted">{` ${interval(score.reward_low, score.reward_high)} on ${count(score.tasks)} ${TASKS[score.mode ?? ""] ?? "tasks"}`}</span>
-    </span>
-  );
-}
-
-const TASKS: Record<string, string> = { train: "training tasks", val: "validation tasks", test: "test tasks" };

@@ -42,7 +42,9 @@ async def add_up(summaries: Summaries, members: dict[str, list[str]]) -> RunCost
         summaries: The summaries of the run's store.
         members: Ids of rollouts by batch.
     """
-    share = max(1, _MOST_READ // max(1, len(members)))
+    share = _MOST_READ
+    if sum(map(len, members.values())) > _MOST_READ:
+        share = max(1, _MOST_READ // len(members))
     newest = {batch: ids[-share:] for batch, ids in list(members.items())[-_MOST_READ:]}
     wanted = [one for ids in newest.values() for one in ids]
     found: dict[str, RolloutSummary] = {}

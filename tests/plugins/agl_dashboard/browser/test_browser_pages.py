@@ -216,8 +216,7 @@ def test_prompt_versions_are_a_tree_with_their_scores(site: Site, open_page: Ope
     assert left[3] == left[1]  # an edit of the first version, as v1
     expect(versions.nth(2)).to_contain_text("chosen by the run")
     expect(versions.nth(2)).to_contain_text("23 rollouts")
-    gain = re.compile(r"edited from room-booking/v1 \(\+0\.\d+\)")
-    expect(page.get_by_text(gain)).to_be_visible()
+    expect(page.get_by_text("room-booking/v2, edited from room-booking/v1")).to_be_visible()
     versions.nth(3).click()
     expect(page).to_have_url(re.compile(r"prompt=room-booking%2Fv3%2Fsystem_prompt$"))
     prompt = page.get_by_role("region", name="Prompt", exact=True)

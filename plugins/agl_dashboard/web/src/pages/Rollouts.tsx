@@ -244,9 +244,12 @@ function Searched({ search }: { search: TextSearch }) {
       {count(search.ids?.length ?? 0)} found in {search.goOn ? `the newest ${count(search.searched)} of ${count(search.total)} rollouts` : `${count(search.total)} rollouts`}
       {search.searching && "; searching…"}
       {search.goOn && !search.searching && (
-        <button type="button" className="link" onClick={search.goOn}>
-          Search further
-        </button>
+        <>
+          {". "}
+          <button type="button" className="link" onClick={search.goOn}>
+            Search further
+          </button>
+        </>
       )}
       <Problem error={search.error} />
     </p>

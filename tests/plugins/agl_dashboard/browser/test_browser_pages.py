@@ -215,7 +215,7 @@ def test_prompt_versions_are_a_tree_with_their_scores(site: Site, open_page: Ope
     assert left[0] < left[1] < left[2]
     assert left[3] == left[1]  # an edit of the first version, as v1
     expect(versions.nth(2)).to_contain_text("chosen by the run")
-    expect(versions.nth(2)).to_contain_text("23 rollouts")
+    expect(versions.nth(2)).to_contain_text("on 2 validation tasks")
     expect(page.get_by_text("room-booking/v2, edited from room-booking/v1")).to_be_visible()
     versions.nth(3).click()
     expect(page).to_have_url(re.compile(r"prompt=room-booking%2Fv3%2Fsystem_prompt$"))

@@ -148,7 +148,10 @@ DIFFERENT = {
         work("grade", agentlightning__reward__0__value=1.0),
         call("b", "grade", 3, 4),
     ],
-    "in cycles of parents": [call("a", "b", 1, 2, response="r"), call("b", "a", 3, 4, response="s")],
+    "in cycles of parents": [
+        call("a", "b", 1, 2, response="r"),
+        call("b", "a", 3, 4, response="s"),
+    ],
 }
 
 

@@ -1,7 +1,8 @@
 """The dashboard: a web page on the store server.
 
 The server mounts it at ``/dashboard``; ``agl dashboard FILE.db`` opens the store in a file. The
-page is built from ``web/`` into ``static/``, which is committed, and uses only the store server's public REST API.
+page is built from ``web/`` into ``static/``, which is committed, and uses only the store server's
+public REST API.
 """
 
 from typing import TYPE_CHECKING

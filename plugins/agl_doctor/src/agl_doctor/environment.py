@@ -87,7 +87,7 @@ def _http_proxy() -> Iterator[Finding]:
 
 
 def _dashboard() -> Iterator[Finding]:
-    """Yield a finding if no page shows a store; the dashboard itself says whether its page works."""
+    """Yield a finding if the dashboard is missing; it says itself whether its page is there."""
     if any(record.name == "dashboard" for record in get_registry().usable("app")):
         return
     what = "the dashboard is missing: neither agl dashboard nor a store server shows a web page"

@@ -76,9 +76,11 @@ def test_the_three_questions_are_answered_within_two_clicks(
     expect(page.locator(".good-text", has_text="chosen by the run")).to_have_count(1)
     # What does it cost? The agent's calls and tokens, and those of the search.
     facts = page.locator(".facts").first
-    expect(facts).to_contain_text(re.compile(r"Model calls of the agent\s*[1-9]", re.S))
-    expect(facts).to_contain_text(re.compile(r"Tokens of the agent\s*[\d,]{5,} → [\d,]{4,}", re.S))
-    expect(page.locator("[data-metric='apo/tokens']")).to_contain_text(re.compile(r"last [\d,]{4,}"))
+    expect(facts).to_contain_text(re.compile(r"Model calls of the agent\s*[1-9]"))
+    expect(facts).to_contain_text(re.compile(r"Tokens of the agent\s*[\d,]{5,} → [\d,]{4,}"))
+    expect(page.locator("[data-metric='apo/tokens']")).to_contain_text(
+        re.compile(r"last [\d,]{4,}")
+    )
     assert clicks.count <= 2
     no_finding(page)
 
@@ -107,5 +109,5 @@ def test_the_runs_and_workers_of_the_demo_are_shown_as_they_are(
     settled(page, "finished")
     after = f"{said['winner_score']['mean']:.3f}"
     expect(page.locator(".card .facts")).to_contain_text(
-        re.compile(rf"Chosen prompt on test tasks\s*{re.escape(after)}", re.S)
+        re.compile(rf"Chosen prompt on test tasks\s*{re.escape(after)}")
     )

@@ -28,7 +28,9 @@ def png() -> str:
     """Return a picture of four pixels as the base64 text of a PNG file."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = b"".join(b"\x00" + b"\xff\x00\x00" * 2 for _ in range(2))
     head = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
@@ -155,8 +157,8 @@ def test_the_training_page_tells_the_gain_of_the_prompt_that_the_run_chose(
     )
     # The evaluation published the same texts again; modes are never pooled.
     test, val = gain.get_by_role("row").nth(1), gain.get_by_role("row").nth(2)
-    expect(test).to_contain_text(re.compile(r"test tasks.*0\.125.*0\.625", re.S))
-    expect(val).to_contain_text(re.compile(r"validation tasks.*0\.250.*0\.750", re.S))
+    expect(test).to_contain_text(re.compile(r"test tasks.*0\.125.*0\.625"))
+    expect(val).to_contain_text(re.compile(r"validation tasks.*0\.250.*0\.750"))
     changed = page.get_by_role("region", name="What changed")
     expect(changed.locator("ins").first).to_contain_text("Think")
     chosen = page.get_by_role("list", name="Prompt versions").get_by_role("button", pressed=True)
@@ -212,8 +214,8 @@ def test_a_run_shows_what_its_chosen_prompt_scores(searched: Site, open_page: Op
     page = open_page(f"{searched.url}/runs")
     settled(page, "night")
     facts = page.locator(".card .facts")
-    expect(facts).to_contain_text(re.compile(r"Chosen prompt on test tasks\s*0\.625", re.S))
-    expect(facts).to_contain_text(re.compile(r"Chosen prompt on validation tasks\s*0\.750", re.S))
+    expect(facts).to_contain_text(re.compile(r"Chosen prompt on test tasks\s*0\.625"))
+    expect(facts).to_contain_text(re.compile(r"Chosen prompt on validation tasks\s*0\.750"))
     expect(facts).to_contain_text("46,253")
 
 
@@ -342,7 +344,7 @@ def test_a_call_of_client_and_proxy_is_one_call_of_the_chat(empty: Site, open_pa
     settled(page, "Hello")
     expect(page.get_by_role("article")).to_have_count(1)
     facts = page.locator(".facts").first
-    expect(facts).to_contain_text(re.compile(r"Tokens\s*7 → 3\s*Calls\s*1\s*Spans\s*2", re.S))
+    expect(facts).to_contain_text(re.compile(r"Tokens\s*7 → 3\s*Calls\s*1\s*Spans\s*2"))
 
 
 LONG = 400

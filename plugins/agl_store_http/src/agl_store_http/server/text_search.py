@@ -1,7 +1,7 @@
 """Finds rollouts by what they say: their tasks, messages, answers of tools, and errors.
 
-No store has an index of text. So a search reads the spans of one rollout after the other, the newest
-first, for as long as a page may wait, and says how far it came.
+No store has an index of text. So a search reads the spans of one rollout after the other, the
+newest first, for as long as a page may wait, and says how far it came.
 """
 
 from __future__ import annotations

@@ -450,7 +450,7 @@ class Training:
 
 
 def _lost_to(rollout: Rollout) -> str | None:
-    """Return what failed a rollout that is not the agent; None if it is the agent's or a success."""
+    """Return what failed a rollout that is not the agent; None for any other rollout."""
     if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
         return None
     return failed_by(rollout.attempt)

@@ -140,7 +140,7 @@ DIFFERENT = {
     ],
     "one that failed": [call("a", None, 1, 2, failed=True), call("b", None, 3, 4)],
     "one that a recording answered": [
-        call("a", None, 1, 2, **{"agl.replay.call": 1}),
+        call("a", None, 1, 2, agl__replay__call=1),
         call("b", None, 3, 4),
     ],
     "a judge's": [

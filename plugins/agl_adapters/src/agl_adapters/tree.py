@@ -431,9 +431,14 @@ def distinct_calls(tree: TraceTree) -> list[MatchedCall]:
 
 def total_tokens(calls: Iterable[MatchedCall]) -> tuple[int | None, int | None]:
     """Return the known tokens of prompts and of responses of calls; None if no call tells it."""
-    pairs = [call.tokens for call in calls]
-    taken, given = ([pair[place] for pair in pairs if pair[place] is not None] for place in (0, 1))
-    return sum(taken) if taken else None, sum(given) if given else None
+    total_taken = total_given = None
+    for call in calls:
+        taken, given = call.tokens
+        if taken is not None:
+            total_taken = taken + (total_taken or 0)
+        if given is not None:
+            total_given = given + (total_given or 0)
+    return total_taken, total_given
 
 
 def find_auxiliary_calls(tree: TraceTree, rules: CallRules | None = None) -> dict[str, str]:

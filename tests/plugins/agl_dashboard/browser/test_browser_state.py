@@ -26,7 +26,7 @@ def rollouts(page: Page, other: str) -> None:
     page.get_by_role("button", name=re.compile("^Succeeded")).click()
     page.get_by_label("Mode").select_option("val")
     press(page, "Reward")
-    page.get_by_role("searchbox").fill("ro-")
+    page.get_by_role("searchbox", name="Search by id").fill("ro-")
 
 
 def rollout(page: Page, other: str) -> None:
@@ -135,7 +135,7 @@ def test_choices_made_before_the_page_is_drawn_are_kept(site: Site, open_page: O
         }"""
     )
     expect(page).to_have_url(re.compile(r"q=ro-0$"))
-    expect(page.get_by_role("searchbox")).to_have_value("ro-0")
+    expect(page.get_by_role("searchbox", name="Search by id")).to_have_value("ro-0")
 
 
 def test_the_back_button_returns_to_the_row(site: Site, open_page: Open):

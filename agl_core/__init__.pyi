@@ -16,7 +16,6 @@ from agl_core.agent import (
 )
 from agl_core.algorithm import (
     Algorithm,
-    Baseline,
     FastAlgorithm,
     FunctionalAlgorithm,
     algo,
@@ -129,7 +128,6 @@ __all__ = [
     "AttemptedRollout",
     "AttributeValue",
     "Attributes",
-    "Baseline",
     "Dataset",
     "EnqueueRolloutRequest",
     "Event",

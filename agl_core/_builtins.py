@@ -1,22 +1,8 @@
-"""Describes the built-in components and commands; entry points find it like any plugin's hooks."""
+"""Describes the built-in commands; entry points find it like any plugin's hooks."""
 
 from __future__ import annotations
 
-from agl_core.plugins import CommandSpec, ComponentSpec, hookimpl
-
-
-@hookimpl
-def agl_algorithm() -> list[ComponentSpec]:
-    return [
-        ComponentSpec(
-            kind="algorithm",
-            name="baseline",
-            factory="agl_core.algorithm._baseline:Baseline",
-            config="agl_core.algorithm._config:BaselineConfig",
-            summary="Runs the datasets through the agent and reports; learns nothing",
-            api=1,
-        ),
-    ]
+from agl_core.plugins import CommandSpec, hookimpl
 
 
 @hookimpl

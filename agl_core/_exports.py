@@ -11,7 +11,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "agl_core.adapter": "Adapter AdapterReport OtelTraceAdapter TraceAdapter TraceToTripletBase",
     "agl_core.agent": "FunctionalLitAgent LitAgent llm_rollout prompt_rollout rollout",
     "agl_core.algorithm": (
-        "Algorithm Baseline FastAlgorithm FunctionalAlgorithm algo batch_iter_over_dataset"
+        "Algorithm FastAlgorithm FunctionalAlgorithm algo batch_iter_over_dataset"
         " with_llm_proxy with_store"
     ),
     "agl_core.emitter": (

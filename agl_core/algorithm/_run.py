@@ -1,146 +1,82 @@
-"""Runs that can be resumed: their state, their rollouts, and attempts lost in a crash.
+"""A run: what an algorithm enqueues its tasks and saves its state through.
 
-::
-
-    state = run.state or {"epoch": 0, "best": 0.0}
-    for epoch in range(state["epoch"], 10):
-        batch = await run_batch(store, tasks, run=run, name=f"epoch-{epoch}")
-        state = {"epoch": epoch + 1, "best": max(state["best"], batch.score().mean)}
-        await run.save(state, metrics={"best": state["best"]})
-
-The store keeps everything: the state as a checkpoint (a versioned snapshot under the id
-``run:<name>``, which agents never receive), and with each rollout the run's name, its batch and its
-index, written in the same operation that enqueues it. After a crash the store therefore shows for
-every task whether it was enqueued. A request that was in flight when the algorithm died may arrive
-after the resumed process has queried the store; both processes send it under the same idempotency
-key, and the store executes it once.
+A run of this module stores nothing of its own. Runs that can be resumed come from a plugin of the
+kind ``run``; algorithms are written the same way for both.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import math
-import re
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agl_core.algorithm._lease import Lease
 from agl_core.errors import InvalidArgumentError
-from agl_core.status import is_abandoned, was_interrupted
-from agl_core.store import current_request_key
-from agl_core.types import (
-    Attempt,
-    Checkpoint,
-    EnqueueRolloutRequest,
-    NamedResources,
-    Rollout,
-    RolloutStatus,
-    Worker,
-)
 
 if TYPE_CHECKING:
     from agl_core.algorithm._reward_scale import RewardRange
     from agl_core.store import LightningStore
-
-logger = logging.getLogger(__name__)
-
-_PREFIX: Final = "run:"
-_KEY: Final = "checkpoint"
-_NAME: Final = re.compile(r"[\w.-]{1,100}")
-_RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
-_PAGE: Final = 1000
-_SILENCE_SECONDS: Final = 60.0
-"""A worker without a heartbeat for this long is dead; heartbeats come every 10 s."""
-_MOST_RETRIES: Final = 3
-"""How often one algorithm process retries a task that lost its runner: the task may be the cause
-of the loss."""
+    from agl_core.types import EnqueueRolloutRequest, NamedResources, Rollout
 
 
 class Run:
-    """One run of an algorithm; a run without a name works the same but stores nothing.
+    """One run of an algorithm, without a name: it cannot be resumed.
 
-    Used by one algorithm on one event loop. Of two processes on a shared store only one can run a
-    name at a time: it holds a lease, and stops once another process has taken that over.
+    Used by one algorithm on one event loop. A class of the kind ``run`` derives from this one, and
+    keeps in the store what a resumed run needs.
 
     Args:
-        store: Keeps the run's state and rollouts.
-        name: Letters, digits, ``_``, ``-`` and ``.``.
+        store: Where the rollouts go.
 
     Attributes:
-        name: Name of the run; empty if nothing is stored.
+        name: Name of the run; empty if it cannot be resumed.
         state: State that the algorithm saved last, any JSON value; None before that.
         metrics: The metrics saved so far, the last value of each.
         finished: Whether the algorithm has completed.
         reward_range: Lowest and highest possible reward, if the user declared them.
-        look_seconds: Seconds between two checks for attempts whose worker is dead.
-
-    Raises:
-        InvalidArgumentError: The name has other characters.
     """
 
-    look_seconds: ClassVar[float] = 2.0
+    name: str = ""
 
-    def __init__(self, store: LightningStore, name: str = "") -> None:
-        if name and not _NAME.fullmatch(name):
-            raise InvalidArgumentError(
-                f"a run's name is made of letters, digits, '_', '-' and '.', not {name!r}"
-            )
-        self.name = name
+    def __init__(self, store: LightningStore) -> None:
         self.state: Any = None
         self.metrics: dict[str, float] = {}
         self.finished = False
         self.reward_range: RewardRange | None = None
         self._store = store
-        self._began = 0.0
-        """Start of the run in epoch seconds; it differs from an earlier run of the same name."""
-        self._known: dict[tuple[str, int], str] = {}
-        self._used: set[tuple[str, int]] = set()
-        self._retries: Counter[str] = Counter()
-        self._signs: dict[str, tuple[tuple[object, ...], float]] = {}
-        """By rollout: the last signs of life, and the monotonic time at which they were new."""
-        self._looked = time.monotonic()
-        shared = bool(name) and store.capabilities.get("zero_copy")
-        self._lease = Lease(store, name) if shared else None
 
     @classmethod
-    async def open(cls, store: LightningStore, name: str = "") -> Run:
+    async def open(cls, store: LightningStore, name: str = "") -> Self:
         """Begin a run, or resume the run of this name.
+
+        Args:
+            store: Where the rollouts go.
+            name: Name of the run. Only a class that keeps runs takes one.
 
         Raises:
             RunInUseError: Another process leads the run.
         """
-        run = cls(store, name)
-        if not name:
-            return run
-        if run._lease is not None:
-            await run._lease.take()
-        snapshot = await store.get_resources_by_id(_PREFIX + name)
-        checkpoint = None if snapshot is None else snapshot.resources.get(_KEY)
-        if snapshot is None or not isinstance(checkpoint, Checkpoint):
-            await run._write()
-            return run
-        run._began = snapshot.create_time
-        run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
-        run.finished = checkpoint.finished
-        if not run.finished:
-            await run.reopen()
-            logger.info("Resuming run %r; %d rollouts are already enqueued", name, len(run._known))
-        return run
+        if name:
+            raise InvalidArgumentError(
+                f"the run {name!r} has a name, and {cls.__name__} keeps none"
+            )
+        return cls(store)
 
     async def reopen(self) -> None:
-        """Continue a run from its state, with the rollouts that it has enqueued."""
+        """Continue a finished run from its state."""
         self.finished = False
-        self._known = await _enqueued(self._store, self.name)
 
-    # -- state -----------------------------------------------------------------------------------
+    def recording(self, about: Mapping[str, Any]) -> AbstractAsyncContextManager[object]:
+        """Record the steps that the algorithm reports inside the block, and how the block ends.
+
+        Args:
+            about: Parts of the run and how it is resumed, a JSON object for people.
+        """
+        return nullcontext()
 
     async def save(self, state: Any, metrics: Mapping[str, float] | None = None) -> None:
-        """Store the state from which the run can be resumed.
+        """Keep the state from which the run can be resumed.
 
         Args:
             state: A JSON value; it replaces the last one.
@@ -150,12 +86,11 @@ class Run:
             InvalidArgumentError: The state has no JSON form.
         """
         try:
-            # The state must read the same whether the store is a file or in memory.
+            # The state must read the same whether it was read from a file or is in memory.
             self.state = from_json(to_json(state, inf_nan_mode="constants"))
         except PydanticSerializationError as error:
             raise InvalidArgumentError(f"the state has no JSON form: {error}") from error
         self.metrics.update(metrics or {})
-        await self._write()
 
     async def finish(self, *, has_result: bool = True) -> None:
         """Mark the run as finished: resuming it does nothing, unless it is asked for more.
@@ -163,33 +98,12 @@ class Run:
         Args:
             has_result: Whether the latest resources in the store are its result.
         """
-        wanted = self.name and has_result
-        latest = await self._store.get_latest_resources() if wanted else None
         self.finished = True
-        await self._write(None if latest is None else latest.resources_id)
-        if self._lease is not None:
-            await self._lease.release()
-
-    async def _write(self, resources_id: str | None = None) -> None:
-        if self.name:
-            await self._check_lease()
-            checkpoint = Checkpoint(
-                state=self.state,
-                metrics=self.metrics,
-                finished=self.finished,
-                resources_id=resources_id,
-            )
-            stored = await self._store.update_resources(_PREFIX + self.name, {_KEY: checkpoint})
-            self._began = stored.create_time
-
-    async def _check_lease(self) -> None:
-        if self._lease is not None:
-            await self._lease.check()
 
     async def put_resources(
         self, name: str, resources: NamedResources, *, latest: bool = True
     ) -> str:
-        """Store a snapshot of this run; do nothing if it is there already.
+        """Store a snapshot of this run.
 
         Args:
             name: Name of the snapshot, unique in the run.
@@ -200,23 +114,17 @@ class Run:
         Returns:
             The snapshot's id.
         """
-        await self._check_lease()
-        resources_id = f"{self.name}/{name}" if self.name else name
-        if not latest:
-            marked = {**resources, _KEY: Checkpoint(state={"run": self.name, "tried": name})}
-            stored = await self._store.get_resources_by_id(resources_id) if self.name else None
-            # One that became the latest as the result of the run stays so.
-            if stored is None or stored.resources not in (marked, resources):
-                await self._store.update_resources(resources_id, marked)
-            return resources_id
-        if not self.name:
+        if latest:
             return (await self._store.add_resources(resources)).resources_id
-        newest = await self._store.get_latest_resources()
-        if newest is None or (newest.resources_id, newest.resources) != (resources_id, resources):
-            await self._store.update_resources(resources_id, resources)
-        return resources_id
+        await self._store.update_resources(name, self._tried(name, resources))
+        return name
 
-    # -- rollouts --------------------------------------------------------------------------------
+    def _tried(self, name: str, resources: NamedResources) -> NamedResources:
+        """Return the resources with a mark that keeps them from being the latest."""
+        from agl_core.types import Checkpoint
+
+        mark = Checkpoint(state={"run": self.name, "tried": name})
+        return {**resources, "checkpoint": mark}
 
     async def enqueue(
         self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
@@ -232,169 +140,18 @@ class Run:
             InvalidArgumentError: The batch has no name, or this process has enqueued these tasks
                 before.
         """
-        await self._check_lease()
-        if not self.name:
-            return list(await self._store.enqueue_many_rollouts(requests))
-        if not batch:
-            raise InvalidArgumentError(f"batches of the run {self.name!r} need a name")
-        keys = [(batch, first + i) for i in range(len(requests))]
-        if self._used.intersection(keys):
-            raise InvalidArgumentError(f"the run {self.name!r} has two batches {batch!r}")
-        self._used.update(keys)
-        missing = {
-            key: request.model_copy(update={"metadata": self._labels(request, *key)})
-            for key, request in zip(keys, requests, strict=True)
-            if key not in self._known
-        }
-        new = iter(await self._enqueue_once(missing) if missing else ())
-        old = await self._rollouts([self._known[key] for key in keys if key in self._known])
-        return [old[self._known[key]] if key in self._known else next(new) for key in keys]
-
-    async def _enqueue_once(
-        self, missing: Mapping[tuple[str, int], EnqueueRolloutRequest]
-    ) -> Sequence[Rollout]:
-        """Enqueue under an idempotency key that a killed process used for the same call."""
-        what = repr((self.name, self._began, list(missing)))
-        reset = current_request_key.set(hashlib.sha256(what.encode()).hexdigest()[:40])
-        try:
-            return await self._store.enqueue_many_rollouts(list(missing.values()))
-        finally:
-            current_request_key.reset(reset)
-
-    def _labels(self, request: EnqueueRolloutRequest, batch: str, index: int) -> dict[str, Any]:
-        return {**(request.metadata or {}), "run": self.name, "batch": batch, "index": index}
-
-    async def _rollouts(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        found: dict[str, Rollout] = {}
-        for at in range(0, len(rollout_ids), _PAGE):
-            page = await self._store.query_rollouts(rollout_id_in=rollout_ids[at : at + _PAGE])
-            found.update((rollout.rollout_id, rollout) for rollout in page)
-        return found
+        return list(await self._store.enqueue_many_rollouts(requests))
 
     async def wait_for_rollouts(
         self, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> Sequence[Rollout]:
-        """Wait for rollouts as the store does, and retry those that lost their runner.
-
-        A rollout loses its runner when the runner is killed, or was stopped with an earlier
-        process of the run. The lost attempt does not count towards the config's ``max_attempts``.
+        """Wait for rollouts as the store does.
 
         Args:
             rollout_ids: Rollouts of this run.
             timeout: Seconds; None waits without a limit.
+
+        Returns:
+            Those that have ended.
         """
-        if not self.name:
-            return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        settled: dict[str, Rollout] = {}
-        while True:
-            await self._check_lease()
-            pending = [name for name in rollout_ids if name not in settled]
-            began = time.monotonic()
-            patience = max(0.0, min(deadline - began, self.look_seconds))
-            done = await self._store.wait_for_rollouts(rollout_ids=pending, timeout=patience)
-            all_ended = time.monotonic() - began < patience or len(done) == len(pending)
-            for rollout in done:
-                if await self._try_again(rollout):
-                    all_ended = False
-                else:
-                    settled[rollout.rollout_id] = rollout
-            if not all_ended:
-                # Before the deadline check: batches wait in slices shorter than ``look_seconds``.
-                await self._fail_orphans({name for name in pending if name not in settled})
-            if all_ended or time.monotonic() >= deadline:
-                return [settled[name] for name in dict.fromkeys(rollout_ids) if name in settled]
-
-    async def _try_again(self, rollout: Rollout) -> bool:
-        """Requeue a rollout that failed because its attempt lost its runner."""
-        if rollout.status != "failed" or self._retries[rollout.rollout_id] >= _MOST_RETRIES:
-            return False
-        attempt = await self._store.get_latest_attempt(rollout.rollout_id)
-        if attempt is None or not _was_broken_off(rollout, attempt):
-            return False
-        self._retries[rollout.rollout_id] += 1
-        logger.info("%s lost its runner and is retried", rollout.rollout_id)
-        await self._store.update_rollout(rollout.rollout_id, status="requeuing")
-        return True
-
-    async def _fail_orphans(self, rollout_ids: set[str]) -> None:
-        """Fail the attempts of these rollouts whose worker is gone."""
-        if time.monotonic() - self._looked < self.look_seconds:
-            return
-        self._looked = time.monotonic()
-        running = await self._store.query_rollouts(status_in=_RUNNING)
-        for ended in self._signs.keys() - {rollout.rollout_id for rollout in running}:
-            del self._signs[ended]
-        attempts = [r for r in running if r.rollout_id in rollout_ids]
-        if not attempts:
-            return
-        # Workers before attempts: a worker leaves an attempt after it has written the status.
-        workers = {worker.worker_id: worker for worker in await self._store.query_workers()}
-        for rollout in attempts:
-            attempt = await self._store.get_latest_attempt(rollout.rollout_id)
-            if attempt is None or attempt.status not in _RUNNING:
-                continue
-            is_same = attempt.attempt_id == getattr(rollout, "attempt", attempt).attempt_id
-            if is_same and self._is_orphan(attempt, workers.get(attempt.worker_id or "")):
-                logger.warning("%s: its worker is gone", rollout.rollout_id)
-                await self._store.update_attempt(
-                    rollout.rollout_id,
-                    attempt.attempt_id,
-                    status="failed",
-                    metadata={**(attempt.metadata or {}), "error": "its worker is gone"},
-                )
-
-    def _is_orphan(self, attempt: Attempt, worker: Worker | None) -> bool:
-        if attempt.worker_id is not None and (worker is None or is_abandoned(worker, attempt)):
-            return True
-        # Times are compared with each other only: the store's clock may differ from this one.
-        signs = (attempt.attempt_id, attempt.last_heartbeat_time)
-        signs += (worker and worker.last_heartbeat_time,)
-        now = time.monotonic()
-        if self._signs.get(attempt.rollout_id, (None,))[0] != signs:
-            self._signs[attempt.rollout_id] = signs, now
-        return now - self._signs[attempt.rollout_id][1] > _SILENCE_SECONDS
-
-
-async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
-    """Return the runs in a store by name, in the order in which they began."""
-    page = await store.query_resources(resources_id_contains=_PREFIX)
-    return {
-        snapshot.resources_id.removeprefix(_PREFIX): checkpoint
-        for snapshot in page
-        if snapshot.resources_id.startswith(_PREFIX)
-        and isinstance(checkpoint := snapshot.resources.get(_KEY), Checkpoint)
-    }
-
-
-async def _enqueued(store: LightningStore, run: str) -> dict[tuple[str, int], str]:
-    """Return the ids of a run's rollouts by batch and index."""
-    return {key: rollout.rollout_id async for key, rollout in rollouts_of(store, run)}
-
-
-async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
-    """Count the rollouts of a run by status; reads every rollout in the store."""
-    return Counter([rollout.status async for _, rollout in rollouts_of(store, run)])
-
-
-async def rollouts_of(
-    store: LightningStore, run: str
-) -> AsyncIterator[tuple[tuple[str, int], Rollout]]:
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(limit=_PAGE, offset=offset)
-        for rollout in page:
-            labels = rollout.metadata or {}
-            if labels.get("run") == run and "batch" in labels:
-                yield (labels["batch"], labels["index"]), rollout
-        offset, total = offset + _PAGE, page.total
-
-
-def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:
-    """Tell whether an attempt failed because it lost its runner, not because of the agent.
-
-    A claim that reached no runner is ``unresponsive`` although its rollout has no limit to exceed.
-    """
-    if attempt.status == "unresponsive":
-        return rollout.config.unresponsive_seconds is None
-    return attempt.status == "failed" and was_interrupted(attempt)
+        return await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)

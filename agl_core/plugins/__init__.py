@@ -32,6 +32,7 @@ from agl_core.plugins._extensions import (
     ProviderSpec,
     ReplayerSpec,
     ResourceSpec,
+    RunSpec,
 )
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
@@ -113,6 +114,7 @@ __all__ = [
     "Registry",
     "ReplayerSpec",
     "ResourceSpec",
+    "RunSpec",
     "Spec",
     "Switches",
     "add_listener",

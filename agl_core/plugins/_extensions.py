@@ -303,6 +303,28 @@ class EnvironmentSpec(Spec):
         return _function(record, self.load)
 
 
+@dataclass(frozen=True, slots=True)
+class RunSpec(Spec):
+    """A class of runs that can be resumed.
+
+    Experimental: a release may change it.
+
+    Attributes:
+        run: ``"package.module:Class"``, a subclass of :class:`agl_core.algorithm.Run`; imported
+            when a trainer begins a run of a name.
+    """
+
+    run: str
+
+    def resolve(self, record: PluginRecord) -> type[Any]:
+        """Import the class."""
+        found = import_named(record, self.run)
+        contract = import_object("agl_core.algorithm:Run")
+        if not (inspect.isclass(found) and issubclass(found, contract)):
+            raise wrong_type(record, self.run, cast("object", found), "a subclass of Run")
+        return found
+
+
 def _is_header(header: object) -> bool:
     if not (isinstance(header, tuple) and len(cast("tuple[object, ...]", header)) == 2):
         return False

@@ -156,6 +156,13 @@ KIND_SPECS: Final = {
             experimental=True,
         ),
         KindSpec(
+            "run",
+            spec="agl_core.plugins:RunSpec",
+            summary="runs that can be resumed",
+            called="Called when a trainer begins a run of a name.",
+            experimental=True,
+        ),
+        KindSpec(
             "catalogue",
             spec="agl_core.plugins:CatalogueSpec",
             summary="a list of packages",

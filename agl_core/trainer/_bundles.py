@@ -10,19 +10,18 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.algorithm import Run, RunContext
-from agl_core.algorithm._announce import AnnounceResources
-from agl_core.algorithm._history import RunHistory
 from agl_core.llm_server import serving_behind
 from agl_core.metrics import recording, sampled
 from agl_core.plugins._events import has_listeners
 from agl_core.store import intercept
 from agl_core.sync_calls import SyncCalls
+from agl_core.trainer._announce import AnnounceResources
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
@@ -52,6 +51,7 @@ class AlgorithmSide:
     val_dataset: Dataset[Any] | None
     llm_server: LLMServer | None = None
     run: str = ""
+    run_class: type[Run] = Run
     trackers: Sequence[Metrics] = ()
     reward_range: RewardRange | None = None
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -74,7 +74,7 @@ class AlgorithmSide:
             logger.info("No algorithm: runners run the rollouts that others enqueue, until Ctrl+C")
             await event.wait_async()
             return
-        run = await Run.open(store, self.run)
+        run = await self.run_class.open(store, self.run)
         run.reward_range = self.reward_range
         if run.finished:
             if not algorithm.has_more_to_do(run):
@@ -84,7 +84,6 @@ class AlgorithmSide:
                 return
             logger.info("The run %r goes on: it is asked for more than it has done", run.name)
             await run.reopen()
-        history = RunHistory(store, run.name, self.about) if run.name else None
         if has_listeners():
             store = intercept(store, AnnounceResources(algorithm.display_name))
         resources = self.initial_resources
@@ -104,10 +103,7 @@ class AlgorithmSide:
             )
         )
         datasets = {"train_dataset": self.train_dataset, "val_dataset": self.val_dataset}
-        async with AsyncExitStack() as stack:
-            if history is not None:
-                await stack.enter_async_context(history.recording())
-            await stack.enter_async_context(serving_behind(self.llm_proxy, self.llm_server))
+        async with run.recording(self.about), serving_behind(self.llm_proxy, self.llm_server):
             try:
                 if algorithm.is_async():
                     await algorithm.run(**datasets)  # pyright: ignore[reportGeneralTypeIssues]

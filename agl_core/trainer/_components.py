@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.genai import without_secrets
 from agl_core.plugins import get_registry, requirement_of
@@ -51,6 +52,19 @@ def default_adapter() -> str | None:
     """Return ``triplet`` if it is installed and usable; else the run has no adapter."""
     usable = any(record.name == "triplet" for record in get_registry().usable("adapter"))
     return "triplet" if usable else None
+
+
+def run_class(name: str) -> type[Run]:
+    """Return the class of a run of this name; one without a name stores nothing.
+
+    Raises:
+        PluginError: The run has a name, and no usable package keeps runs.
+    """
+    if not name:
+        return Run
+    registry = get_registry()
+    record = registry.find("run", "stored")
+    return registry.load(record).resolve(record)
 
 
 def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:

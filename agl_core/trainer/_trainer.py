@@ -23,11 +23,8 @@ from agl_core.agent import LitAgent, load_environment
 from agl_core.agent._no_proxy import call_directly
 from agl_core.algorithm import (
     Algorithm,
-    Baseline,
     BatchOutcome,
-    Comparison,
     ComparisonOutcome,
-    Evaluation,
     FastAlgorithm,
     RewardRange,
     RolloutOutcome,
@@ -53,6 +50,7 @@ from agl_core.trainer._components import (
     describe_parts,
     hooks_of,
     interceptors_of,
+    run_class,
 )
 from agl_core.trainer._datasets import check_dataset
 from agl_core.trainer._loops import outside_loop
@@ -234,12 +232,12 @@ class Trainer:
         *,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
-        """Like :meth:`fit` with a fast algorithm: the given one, or ``Baseline()``.
+        """Like :meth:`fit` with a fast algorithm: the given one, or ``baseline``.
 
         Raises:
             TypeError: The algorithm is not a :class:`~agl_core.algorithm.FastAlgorithm`.
         """
-        algorithm = Baseline() if self.algorithm is None else self.algorithm
+        algorithm = build_component("algorithm", self.algorithm, default="baseline")
         if not isinstance(algorithm, FastAlgorithm):
             raise TypeError(
                 f"dev takes a FastAlgorithm, not {type(algorithm).__qualname__}; use fit, or a "
@@ -278,15 +276,20 @@ class Trainer:
             KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
             RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
-        evaluation = Evaluation(
-            resources=resources, attempts=attempts, timeout=timeout, is_enough=is_enough
+        evaluation = _fast(
+            "evaluation",
+            resources=resources,
+            attempts=attempts,
+            timeout=timeout,
+            is_enough=is_enough,
         )
         with outside_loop():
             self._execute("eval", agent, evaluation, None, dataset, run)
-            if evaluation.outcome is None:
+            outcome: BatchOutcome | None = evaluation.outcome
+            if outcome is None:
                 raise KeyboardInterrupt
-            asyncio.run(check_outcome(self.store, evaluation.outcome))
-        return evaluation.outcome
+            asyncio.run(check_outcome(self.store, outcome))
+        return outcome
 
     def compare(
         self,
@@ -316,12 +319,15 @@ class Trainer:
         Raises:
             KeyboardInterrupt: Ctrl+C ended the comparison without a result.
         """
-        comparison = Comparison(before, after, attempts=attempts, timeout=timeout)
+        comparison = _fast(
+            "comparison", before=before, after=after, attempts=attempts, timeout=timeout
+        )
         with outside_loop():
             self._execute("eval", agent, comparison, None, dataset, run)
-        if comparison.outcome is None:
+        outcome: ComparisonOutcome | None = comparison.outcome
+        if outcome is None:
             raise KeyboardInterrupt
-        return comparison.outcome
+        return outcome
 
     def _execute(
         self,
@@ -346,6 +352,7 @@ class Trainer:
             )
         agent.check_signature()
         call_directly()
+        run = run if mode == "eval" else self.run
         lead = AlgorithmSide(
             trainer=self,
             algorithm=algorithm,
@@ -355,7 +362,8 @@ class Trainer:
             initial_resources=self.initial_resources,
             train_dataset=check_dataset("train_dataset", train_dataset),
             val_dataset=check_dataset("val_dataset", val_dataset),
-            run=run if mode == "eval" else self.run,
+            run=run,
+            run_class=run_class(run),
             trackers=self.trackers,
             reward_range=self.reward_range
             or RewardRange.of(agent.reward_range, path="agent.reward_range"),
@@ -412,3 +420,8 @@ class Trainer:
     def _describe(self, algorithm: Algorithm | None) -> dict[str, Any]:
         names = {k: type(v).__qualname__ for k, v in self._parts(algorithm).items()}
         return {**names, "n_runners": self.n_runners}
+
+
+def _fast(name: str, **options: Any) -> Any:
+    """Return the installed algorithm of this name that measures; it has an ``outcome``."""
+    return build_component("algorithm", name, inject=options)

@@ -21,7 +21,7 @@ from openai import OpenAIError
 
 import agl_core as agl
 from agent import book_room, seed_resources
-from agl_core.algorithm import stored_runs
+from agl_algorithm_kit import stored_runs
 from agl_proxy_direct import DirectProxy
 from cost import GPT_4_1_MINI, Price, describe_cost
 from endpoint import check_endpoint, ensure_endpoint, is_simulated, llm_proxy, model_name

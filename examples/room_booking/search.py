@@ -20,6 +20,7 @@ import anyio
 from openai import AsyncOpenAI, OpenAIError
 
 import agl_core as agl
+from agl_algorithm_kit import run_batch
 from agl_core.algorithm import (
     Algorithm,
     BatchOutcome,
@@ -27,7 +28,6 @@ from agl_core.algorithm import (
     RolloutOutcome,
     Run,
     add_llm,
-    run_batch,
 )
 from agl_core.plugins import notify
 from agl_core.statistics import Estimate

@@ -17,7 +17,7 @@ from typing import Any
 import tinker
 
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 from agl_export import Selection, SftOptions, export_dataset, read_rows, sft_rows
 from aisle_agent import TASKS, make_agent
 from tinker_service import connected, train

@@ -18,7 +18,7 @@ from typing import Any
 import anyio.to_thread
 
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 from agl_export import Selection, SftOptions, export_dataset, sft_rows
 
 HERE = Path(__file__).parent

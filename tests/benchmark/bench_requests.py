@@ -151,7 +151,7 @@ def client() -> Any:
 def roll(folder: str, real: bool) -> None:
     """Run a batch of rollouts for each line of the input; write what each has cost."""
     import agl_core as agl
-    from agl_core.algorithm import run_batch
+    from agl_algorithm_kit import run_batch
     from agl_proxy_direct import DirectProxy
 
     server = subprocess.Popen(

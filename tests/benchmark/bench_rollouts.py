@@ -41,7 +41,8 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo import GRPOConfig
 from agl_algo_grpo.rollouts import Rollouts
 from agl_algo_grpo.serving import Backend, Serving, build_server
-from agl_core.algorithm import Run, run_batch
+from agl_algorithm_kit import run_batch
+from agl_core.algorithm import Run
 from agl_core.types import LLM, ProxyLLM
 from agl_proxy_direct import DirectProxy
 from agl_serving import LaunchMode

@@ -13,9 +13,9 @@ from typing import Any
 import openai
 import pytest
 
+from agl_algorithm_kit import Baseline
 from agl_core.agent import rollout
 from agl_core.agent._no_proxy import call_directly
-from agl_core.algorithm import Baseline
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, ProxyLLM
 from agl_runner import LitAgentRunner

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl_core.algorithm import Baseline
+from agl_algorithm_kit import Baseline
 from agl_testing.algorithm import AlgorithmSuite
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agl_algorithm_kit import run_batch
 from agl_core.agent import rollout
 from agl_core.algorithm import (
     BatchOutcome,
@@ -18,7 +19,6 @@ from agl_core.algorithm import (
     RolloutOutcome,
     algo,
     earned_reward,
-    run_batch,
 )
 from agl_core.errors import ConfigError
 from agl_core.trainer import Trainer

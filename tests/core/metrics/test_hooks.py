@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core.agent import rollout
-from agl_core.algorithm import Algorithm, run_batch
+from agl_core.algorithm import Algorithm
 from agl_core.errors import RolloutNotFoundError
 from agl_core.metrics import MeasureCalls, recording, sampled
 from agl_core.store import intercept

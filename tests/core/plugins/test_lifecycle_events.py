@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core import (
     Algorithm,
     NamedResources,
@@ -17,7 +18,6 @@ from agl_core import (
     emit_message,
     rollout,
 )
-from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_core.plugins._hookspecs import EVENTS, LifecycleEvents
 from agl_core.types import RolloutConfig

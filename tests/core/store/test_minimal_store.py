@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core.agent import rollout
-from agl_core.algorithm import FastAlgorithm, run_batch
+from agl_core.algorithm import FastAlgorithm
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store import LightningStore, encode_span
 from agl_core.trainer import Trainer

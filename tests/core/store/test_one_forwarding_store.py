@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core import Algorithm, NamedResources, PromptTemplate, Trainer, rollout
-from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_core.store import (
     InterceptedStore,

@@ -14,9 +14,10 @@ import anyio
 import pytest
 
 from agl_adapters import TracerTraceToTriplet
+from agl_algorithm_kit import Baseline, run_batch
 from agl_core.adapter import Adapter
 from agl_core.agent import LitAgent, rollout
-from agl_core.algorithm import Algorithm, Baseline, FastAlgorithm, algo, run_batch
+from agl_core.algorithm import Algorithm, FastAlgorithm, algo
 from agl_core.errors import (
     AgentSignatureError,
     ComponentTypeError,

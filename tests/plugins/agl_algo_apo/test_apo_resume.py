@@ -11,7 +11,7 @@ import pytest
 
 from agl_adapters import TraceToMessages
 from agl_algo_apo import APO
-from agl_core.algorithm import Run
+from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError
 from agl_core.types import PromptTemplate, Span
 from agl_store_memory import InMemoryLightningStore
@@ -94,7 +94,7 @@ async def run(
     apo.set_store(store)
     apo.set_adapter(TraceToMessages())
     apo.set_initial_resources({"prompt": PromptTemplate(template=prompt, engine="f-string")})
-    apo.set_run(await Run.open(store, "rooms"))
+    apo.set_run(await StoredRun.open(store, "rooms"))
     worker = asyncio.create_task(work(store))
     editor.victim = search = asyncio.ensure_future(apo.run(list(range(8)), list(val)))
     try:
@@ -181,7 +181,7 @@ async def test_a_finished_run_goes_on_with_more_rounds():
     store = InMemoryLightningStore()
     two = await run(store, Editor(), beam_rounds=1)
     assert two.state is not None
-    session = await Run.open(store, "rooms")
+    session = await StoredRun.open(store, "rooms")
     assert not two.has_more_to_do(session)
     assert APO(beam_rounds=2).has_more_to_do(session)
     more = await run(store, Editor())

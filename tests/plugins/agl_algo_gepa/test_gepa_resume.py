@@ -11,7 +11,7 @@ import pytest
 
 from agl_adapters import TraceToMessages
 from agl_algo_gepa import GEPA
-from agl_core.algorithm import Run
+from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError
 from agl_core.types import PromptTemplate
 from agl_store_memory import InMemoryLightningStore
@@ -98,7 +98,7 @@ async def run(
     gepa.set_store(store)
     gepa.set_adapter(TraceToMessages())
     gepa.set_initial_resources(dict(templates))
-    gepa.set_run(await Run.open(store, "rooms"))
+    gepa.set_run(await StoredRun.open(store, "rooms"))
     worker = asyncio.create_task(work(store, stop))
 
     async def search() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import stored_runs
+from agl_algorithm_kit import stored_runs
 from agl_store_sqlite import SqliteLightningStore
 
 ROOT = Path(__file__).parents[3]

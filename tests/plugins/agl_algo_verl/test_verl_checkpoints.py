@@ -12,7 +12,7 @@ from agl_algo_verl.checkpoints import (
     keep_metrics_file,
     latest_step,
 )
-from agl_core.algorithm import Run
+from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_memory import InMemoryLightningStore
@@ -24,7 +24,7 @@ def checkpoint(folder: Path, step: int) -> None:
 
 
 async def opened(store: InMemoryLightningStore, name: str, folder: Path, **more: object) -> int:
-    run = await Run.open(store, name)
+    run = await StoredRun.open(store, name)
     settings = {"model": "tiny", "resumes": True, **more}
     return await RunCheckpoints(run, folder, **settings).open()  # pyright: ignore[reportArgumentType]
 
@@ -38,12 +38,12 @@ class TestIdentity:
     async def test_a_run_goes_on_from_its_own_checkpoint(
         self, store: InMemoryLightningStore, tmp_path: Path
     ):
-        run = await Run.open(store, "rooms")
+        run = await StoredRun.open(store, "rooms")
         checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True)
         assert await checkpoints.open() == 0
         checkpoint(tmp_path, 4)
         await checkpoints.saved(4, str(tmp_path / "global_step_4"))
-        again = await Run.open(store, "rooms")
+        again = await StoredRun.open(store, "rooms")
         assert again.state["step"] == 4
         assert again.metrics == {"checkpoint_step": 4.0}
         assert await opened(store, "rooms", tmp_path) == 1
@@ -78,7 +78,7 @@ class TestIdentity:
     async def test_a_lost_checkpoint_does_not_mean_to_start_over(
         self, store: InMemoryLightningStore, tmp_path: Path
     ):
-        run = await Run.open(store, "rooms")
+        run = await StoredRun.open(store, "rooms")
         checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True)
         await checkpoints.open()
         await checkpoints.saved(4, "there")

@@ -13,8 +13,8 @@ from agl_algo_verl import VERLConfig
 from agl_algo_verl.decisions import Limits
 from agl_algo_verl.rollout_groups import GroupRow, GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import Row, RowBuilder
+from agl_algorithm_kit import StoredRun
 from agl_core import semconv
-from agl_core.algorithm import Run
 from agl_core.errors import AgentError
 from agl_core.types import LLM, AttemptedRollout, Span
 from agl_credit import Path, Turn, forked_advantages
@@ -168,7 +168,7 @@ class Setup:
 
         runner = GroupRunner(
             self.store,
-            Run(self.store, "test"),
+            StoredRun(self.store, "test"),
             VERLConfig(**options),
             GroupSettings(
                 n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0", normalise=False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 from agl_core.types import RolloutConfig
 from agl_store_memory import InMemoryLightningStore
 

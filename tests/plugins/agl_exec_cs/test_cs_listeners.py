@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core import Algorithm, PromptTemplate, Trainer, rollout
-from agl_core.algorithm import run_batch
 from agl_core.plugins import hookimpl
 from agl_exec_cs import ClientServerExecutionStrategy
 from agl_store_memory import InMemoryLightningStore

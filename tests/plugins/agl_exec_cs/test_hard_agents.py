@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core.agent import rollout
-from agl_core.algorithm import algo, run_batch
+from agl_core.algorithm import algo
 from agl_core.errors import RunFailedError
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer

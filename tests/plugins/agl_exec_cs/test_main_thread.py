@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import run_batch
 from agl_core.agent import rollout
-from agl_core.algorithm import algo, run_batch
+from agl_core.algorithm import algo
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, RolloutConfig

@@ -15,6 +15,7 @@ import pytest
 
 import agl_core as agl
 from agl_adapters import TracerTraceToTriplet
+from agl_algorithm_kit import Baseline
 from agl_core.errors import ConfigError
 from agl_core.types import LLM, Triplet
 from agl_legacy import (
@@ -377,7 +378,7 @@ def test_the_trainer_is_that_of_0_3_without_a_server() -> None:
     def agent(task: str, prompt_template: agl.PromptTemplate) -> float:
         return 1.0
 
-    trainer = Trainer(strategy="shm", initial_resources=PROMPT, algorithm=agl.Baseline())
+    trainer = Trainer(strategy="shm", initial_resources=PROMPT, algorithm=Baseline())
     assert isinstance(trainer, agl.Trainer)
     trainer.fit(agent, ["a"])
     rollouts = asyncio.run(trainer.store.query_rollouts())

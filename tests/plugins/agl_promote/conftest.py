@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import Run, RunContext
+from agl_algorithm_kit import StoredRun
+from agl_core.algorithm import RunContext
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate, Span, task_digest
 from agl_promote import Decision, Experiment, Plan, Promotion
@@ -78,7 +79,7 @@ async def decide(store: LightningStore, name: str = "booking") -> Decision | Non
     """Run a promotion in a store that has a runner, as a process would."""
     promotion = await Promotion.open(store, name)
     experiment = Experiment(promotion)
-    run = await Run.open(store, f"promotion.{name}")
+    run = await StoredRun.open(store, f"promotion.{name}")
     experiment.set_context(RunContext(store=store, run=run))
     await experiment.run(train_dataset=TASKS)
     return experiment.decision

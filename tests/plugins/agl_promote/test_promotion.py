@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 import agl_promote.promotion as promotions
-from agl_core.algorithm import Run
+from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
@@ -213,7 +213,7 @@ async def test_a_store_without_compare_and_set_is_refused(plan):
 
 async def test_the_tasks_of_a_search_are_found(plan):
     store = await with_prompts(InMemoryLightningStore())
-    run = Run(store, "night")
+    run = StoredRun(store, "night")
     await run.enqueue([], batch="x")
     await store.enqueue_rollout(TASKS[0], mode="val", metadata={"run": "night"})
     labels = {"metadata": {"run": "other"}, "resources_id": "night/v0"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 from agl_core.errors import AgentTimeoutError, RunFailedError, StoreUnavailableError
 from agl_core.types import ProxyLLM, RolloutConfig
 from agl_runner import infrastructure

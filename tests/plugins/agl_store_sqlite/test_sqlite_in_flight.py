@@ -27,7 +27,7 @@ ALGORITHM = textwrap.dedent(
 
     async def main():
         store = LightningStoreClient(sys.argv[1])
-        run = await Run.open(store, "night")
+        run = await StoredRun.open(store, "night")
         print("open", flush=True)
         sys.stdin.readline()
         tasks = [EnqueueRolloutRequest(input=number) for number in range(3)]

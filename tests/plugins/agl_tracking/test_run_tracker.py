@@ -66,7 +66,7 @@ class TwoSteps(agl.Algorithm):
     """Reports two steps and improves the prompt in between."""
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-        from agl_core.algorithm import run_batch
+        from agl_algorithm_kit import run_batch
 
         for step, template in enumerate(["{x}", "{x}!"]):
             prompt = PromptTemplate(template=template, engine="f-string")

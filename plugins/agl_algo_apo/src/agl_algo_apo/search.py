@@ -13,7 +13,8 @@ from agl_adapters import TraceToMessages
 from agl_algo_apo.config import APOConfig
 from agl_algo_apo.proposals import Proposer
 from agl_algo_apo.state import APOState, Candidate
-from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset, run_batch
+from agl_algorithm_kit import run_batch
+from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutMode
 from agl_prompt_search import (

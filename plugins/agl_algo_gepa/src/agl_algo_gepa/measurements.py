@@ -10,7 +10,8 @@ import anyio
 from agl_adapters import TraceToMessages
 from agl_algo_gepa.recorder import Recorder
 from agl_algo_gepa.state import Candidate
-from agl_core.algorithm import BatchOutcome, run_batch
+from agl_algorithm_kit import run_batch
+from agl_core.algorithm import BatchOutcome
 from agl_core.errors import RunFailedError
 from agl_core.store import LightningStore
 from agl_core.types import Dataset

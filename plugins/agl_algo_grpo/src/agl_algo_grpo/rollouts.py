@@ -16,7 +16,8 @@ from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.forks import Forks
 from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
 from agl_algo_grpo.serving import Serving
-from agl_core.algorithm import BatchOutcome, RewardScale, Run, run_batch, run_requests
+from agl_algorithm_kit import run_batch, run_requests
+from agl_core.algorithm import BatchOutcome, RewardScale, Run
 from agl_core.statistics import Estimate
 from agl_core.store import LightningStore
 from agl_core.types import Dataset, RolloutConfig, RolloutMode

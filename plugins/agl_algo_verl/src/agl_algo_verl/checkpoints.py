@@ -12,7 +12,8 @@ import logging
 from pathlib import Path
 from typing import Any, Final
 
-from agl_core.algorithm import Run, cancel_rollouts
+from agl_algorithm_kit import cancel_rollouts
+from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
 from agl_core.store import LightningStore
 from agl_core.types import RolloutStatus

@@ -23,7 +23,8 @@ from agl_algo_verl.counting import ALWAYS, Tally
 from agl_algo_verl.credit import Branch, Forks, spreads, token_advantages
 from agl_algo_verl.decisions import FAILURE, Decision, Limits, decide
 from agl_algo_verl.rows import Row, RowBuilder
-from agl_core.algorithm import RewardScale, Run, cancel_rollouts
+from agl_algorithm_kit import cancel_rollouts
+from agl_core.algorithm import RewardScale, Run
 from agl_core.emitter import find_final_reward
 from agl_core.errors import AgentError
 from agl_core.store import LightningStore

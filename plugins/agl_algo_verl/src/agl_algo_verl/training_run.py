@@ -23,6 +23,7 @@ from agl_algo_verl.decisions import Limits
 from agl_algo_verl.health import HealthWatch
 from agl_algo_verl.rollout_groups import GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import RowBuilder
+from agl_algorithm_kit import StoredRun
 from agl_core.algorithm import Algorithm, Run
 from agl_core.types import Dataset
 
@@ -74,7 +75,7 @@ class TrainingRun:
         self._datasets = datasets
         self._builder = builder
         # Only a named run retries rollouts whose runner died, so this one gets a name.
-        self._run = run if run.name else Run(algorithm.get_store(), f"verl-{uuid4().hex[:8]}")
+        self._run = run if run.name else StoredRun(algorithm.get_store(), f"verl-{uuid4().hex[:8]}")
         self._checkpoints = checkpoints
         self._agent_proxy = agent_proxy
         self._batch = batch

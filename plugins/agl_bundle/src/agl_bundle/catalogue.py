@@ -15,6 +15,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-algo-gepa": "algorithm.gepa",
     "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
+    "agl-algorithm-kit": "algorithm.baseline algorithm.evaluation algorithm.comparison run.stored",
     "agl-bundle": "catalogue.agl",
     "agl-dashboard": "app.dashboard command.dashboard check.dashboard",
     "agl-doctor": "command.doctor",
@@ -60,6 +61,7 @@ PACKAGES: Final[Mapping[str, str]] = {
 """Entry points of each distribution; ``python3 dev.py packages`` writes them."""
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "Baseline": ("agl_algorithm_kit", "agl-algorithm-kit"),
     "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
     "LitAgentRunner": ("agl_runner", "agl-runner"),
     "OtelTracer": ("agl_tracer_otel", "agl-tracer-otel"),

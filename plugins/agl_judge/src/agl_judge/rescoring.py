@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from agl_core.algorithm import BatchOutcome, RolloutOutcome, read_batch, show_progress
+from agl_algorithm_kit import read_batch
+from agl_core.algorithm import BatchOutcome, RolloutOutcome, show_progress
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import Estimate, Gain, estimate_gain, estimate_mean, means_by_task
 from agl_core.store import LightningStore

@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 
+from agl_algorithm_kit import run_requests
 from agl_core.algorithm import (
     FastAlgorithm,
     LLMProxyLike,
     RolloutOutcome,
-    run_requests,
     show_progress,
     with_llm_proxy,
 )

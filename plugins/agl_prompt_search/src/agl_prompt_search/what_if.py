@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from statistics import fmean
 from typing import Any, Final
 
-from agl_core.algorithm import Run, run_requests
+from agl_algorithm_kit import run_requests
+from agl_core.algorithm import Run
 from agl_core.errors import MissingDependencyError
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate

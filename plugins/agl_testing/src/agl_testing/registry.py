@@ -31,6 +31,7 @@ __all__ = ["Plugins", "agl_registry"]
 
 USUAL: Final = (
     CORE_DISTRIBUTION,
+    "agl-algorithm-kit",
     "agl-exec-shm",
     "agl-runner",
     "agl-store-memory",

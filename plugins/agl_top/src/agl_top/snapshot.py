@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from agl_core.algorithm import stored_runs
+from agl_algorithm_kit import stored_runs
 from agl_core.store import LightningStore
 from agl_core.types import Rollout, RolloutStatus, Worker
 from agl_top.clock import StoreClock

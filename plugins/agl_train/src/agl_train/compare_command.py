@@ -86,7 +86,7 @@ def compare(
 
 
 async def _read(store: LightningStore, *names: str) -> list[BatchOutcome]:
-    from agl_core.algorithm import read_batch
+    from agl_algorithm_kit import read_batch
 
     found = [await read_batch(store, name) for name in names]
     for name, batch in zip(names, found, strict=True):

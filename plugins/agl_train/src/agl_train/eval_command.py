@@ -211,7 +211,7 @@ def _score(
     suite: Path | None,
 ) -> int:
     """Run the agent over the dataset; return the exit code."""
-    from agl_core.algorithm import stored_runs
+    from agl_algorithm_kit import stored_runs
     from agl_train.datasets import load_dataset
     from agl_train.file import read_train_file
 

@@ -161,7 +161,7 @@ class RunRecord:
 
     async def count_run(self, store: LightningStore, run: str) -> dict[str, int]:
         """Count the rollouts of one run, in total and by final status."""
-        from agl_core.algorithm import count_rollouts
+        from agl_algorithm_kit import count_rollouts
 
         counts = await count_rollouts(store, run)
         return {"rollouts": counts.total(), **{status: counts[status] for status in _ENDINGS}}

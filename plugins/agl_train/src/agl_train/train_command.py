@@ -123,7 +123,7 @@ def _fit(
     resume: bool,
 ) -> tuple[dict[str, int], ResourcesUpdate | None, Failures, dict[str, int], HeldOut | None]:
     """Train; return rollouts by final status, best resources, failures, retries, and the test."""
-    from agl_core.algorithm import stored_runs
+    from agl_algorithm_kit import stored_runs
 
     store = trainer.store
 

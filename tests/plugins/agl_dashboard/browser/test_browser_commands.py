@@ -23,6 +23,7 @@ pytestmark = pytest.mark.heavy
 TRAINING = """
 import os, time
 import agl_core as agl
+from agl_algorithm_kit import Baseline
 
 @agl.rollout
 def agent(task, prompt_template):
@@ -36,7 +37,7 @@ PROMPT = agl.PromptTemplate(template="Answer.", engine="f-string")
 if __name__ == "__main__":
     trainer = agl.Trainer(
         strategy={"type": "cs", "server_port": 0}, n_runners=1, store="memory",
-        algorithm=agl.Baseline(), initial_resources={"main": PROMPT},
+        algorithm=Baseline(), initial_resources={"main": PROMPT},
     )
     trainer.fit(agent, TASKS)
 """

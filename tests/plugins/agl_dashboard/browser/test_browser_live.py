@@ -26,6 +26,7 @@ pytestmark = pytest.mark.heavy
 TRAINING = """
 import sys, time
 import agl_core as agl
+from agl_algorithm_kit import Baseline
 from agl_store_http import LightningStoreClient
 
 @agl.rollout
@@ -35,7 +36,7 @@ def agent(task, prompt_template):
 
 trainer = agl.Trainer(
     n_runners=2, store=LightningStoreClient(sys.argv[1]), run="nightly",
-    algorithm=agl.Baseline(n_epochs=10_000),
+    algorithm=Baseline(n_epochs=10_000),
     initial_resources={"main": agl.PromptTemplate(template="Answer.", engine="f-string")},
 )
 trainer.fit(agent, train_dataset=[{"id": i} for i in range(4)])

@@ -6,7 +6,8 @@ import contextlib
 import random
 from typing import Any
 
-from agl_core.algorithm import Baseline, FastAlgorithm, run_batch
+from agl_algorithm_kit import Baseline, run_batch
+from agl_core.algorithm import FastAlgorithm
 from agl_core.types import PromptTemplate
 
 ENDINGS = (" Be brief.", "", " Think step by step.")

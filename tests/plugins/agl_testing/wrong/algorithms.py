@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import time
 
-from agl_core.algorithm import Baseline, FastAlgorithm, Run
+from agl_algorithm_kit import Baseline
+from agl_core.algorithm import FastAlgorithm, Run
 
 
 class Base(Baseline):

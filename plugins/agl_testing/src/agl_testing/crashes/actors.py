@@ -21,7 +21,8 @@ import sys
 from typing import Any
 
 import agl_core as agl
-from agl_core.algorithm import Run, run_batch
+from agl_algorithm_kit import StoredRun, run_batch
+from agl_core.algorithm import Run
 from agl_core.emitter import emit_message
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions, Transport
@@ -78,7 +79,7 @@ async def climb(store: agl.LightningStore, run: Run, train_dataset: list[int]) -
 
 def train(url: str, acknowledged: str) -> None:
     note_acknowledgements(acknowledged)
-    Run.look_seconds = 0.2  # an orphaned rollout must be found before this test times out
+    StoredRun.look_seconds = 0.2  # an orphaned rollout must be found before this test times out
     trainer = agl.Trainer(
         algorithm=climb,
         store=LightningStoreClient(url),

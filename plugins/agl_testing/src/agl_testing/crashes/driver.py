@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from agl_core.algorithm import stored_runs
+from agl_algorithm_kit import stored_runs
 from agl_core.store import LightningStore
 from agl_testing.crashes.stores import StoreSpec
 

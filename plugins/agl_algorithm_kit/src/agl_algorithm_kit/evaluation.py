@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
 
-from agl_core.algorithm._base import FastAlgorithm
-from agl_core.algorithm._batch import BatchOutcome, RolloutOutcome, run_requests
-from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
+from agl_algorithm_kit.batch import run_requests
+from agl_core.algorithm import (
+    BatchOutcome,
+    ComparisonOutcome,
+    FastAlgorithm,
+    LLMProxyLike,
+    RolloutOutcome,
+    add_llm,
+    with_llm_proxy,
+)
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.ids import generate_id
-from agl_core.statistics import CONFIDENCE, Gain
 from agl_core.types import (
     Checkpoint,
     Dataset,
@@ -208,34 +214,6 @@ class Evaluation(_Pass):
         tasks = _require(train_dataset if val_dataset is None else val_dataset)
         snapshot = await self._store_resources(self._resources, llm_proxy, "resources")
         (self.outcome,) = await self._roll_out(tasks, [snapshot], "eval", self._is_enough)
-
-
-@dataclass(frozen=True)
-class ComparisonOutcome:
-    """Outcomes of the same tasks with two snapshots.
-
-    Attributes:
-        before: With the first snapshot.
-        after: With the second one.
-    """
-
-    before: BatchOutcome
-    after: BatchOutcome
-
-    def pairs(
-        self, *, reward_range: tuple[float, float] | None = None
-    ) -> dict[str, tuple[float, float]]:
-        """Return the mean rewards of each task, before and after, by the task's digest."""
-        return self.after.paired_with(self.before, reward_range=reward_range)
-
-    def gain(
-        self,
-        confidence: float = CONFIDENCE,
-        *,
-        reward_range: tuple[float, float] | None = None,
-    ) -> Gain:
-        """Return the gain, paired by task; see :meth:`BatchOutcome.gain_over`."""
-        return self.after.gain_over(self.before, confidence, reward_range=reward_range)
 
 
 class Comparison(_Pass):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import Algorithm, Baseline, Run, algo, run_batch, stored_runs
-from agl_core.algorithm import _run as run_module
+from agl_algorithm_kit import Baseline, StoredRun, run_batch, stored_runs
+from agl_algorithm_kit import stored_run as run_module
+from agl_core.algorithm import Algorithm, Run, algo
 from agl_core.errors import InvalidArgumentError
 from agl_core.status import RUNNING_ATTEMPTS
 from agl_core.store import LightningStore
@@ -56,32 +57,32 @@ async def working(
 
 async def test_the_state_and_the_metrics_are_restored(quick_look):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     assert (run.state, run.metrics, run.finished) == (None, {}, False)
     await run.save({"epoch": 1}, metrics={"reward": 0.25, "loss": 2.0})
     await run.save({"epoch": 2}, metrics={"reward": 0.5})
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     assert again.state == {"epoch": 2}
     assert again.metrics == {"reward": 0.5, "loss": 2.0}
     assert not again.finished
     await again.finish()
-    assert (await Run.open(store, "night")).finished
-    assert (await Run.open(store, "day")).state is None
+    assert (await StoredRun.open(store, "night")).finished
+    assert (await StoredRun.open(store, "day")).state is None
     assert list(await stored_runs(store)) == ["night", "day"]
     assert await store.get_latest_resources() is None
 
 
 async def test_the_state_is_a_json_value():
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     state = {"pair": (1, 2)}
     await run.save(state)
     state["pair"] = (3, 4)
     assert run.state == {"pair": [1, 2]}
-    assert (await Run.open(store, "night")).state == {"pair": [1, 2]}
+    assert (await StoredRun.open(store, "night")).state == {"pair": [1, 2]}
     with pytest.raises(InvalidArgumentError, match="the state has no JSON form"):
         await run.save(object())
-    assert (await Run.open(store, "night")).state == {"pair": [1, 2]}
+    assert (await StoredRun.open(store, "night")).state == {"pair": [1, 2]}
 
 
 async def test_a_run_without_a_name_stores_nothing():
@@ -97,18 +98,18 @@ async def test_a_run_without_a_name_stores_nothing():
 @pytest.mark.parametrize("name", ["a b", "a/b", "ü:", "x" * 101])
 def test_a_name_with_other_characters_is_refused(name):
     with pytest.raises(InvalidArgumentError, match="a run's name is made of"):
-        Run(InMemoryLightningStore(), name)
+        StoredRun(InMemoryLightningStore(), name)
 
 
 async def test_tasks_are_not_enqueued_twice():
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     first = await run.enqueue(requests(3), batch="epoch-0")
     assert first[1].metadata == {"mine": 1, "run": "night", "batch": "epoch-0", "index": 1}
     await store.enqueue_rollout("of no run")
     await store.update_rollout(first[0].rollout_id, status="succeeded")
 
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     second = await again.enqueue(requests(5), batch="epoch-0")
     assert [r.rollout_id for r in second[:3]] == [r.rollout_id for r in first]
     assert [r.status for r in second] == ["succeeded", *["queuing"] * 4]
@@ -116,13 +117,13 @@ async def test_tasks_are_not_enqueued_twice():
     other = await again.enqueue(requests(1), batch="epoch-1")
     assert (await store.query_rollouts()).total == 7
     assert other[0].rollout_id not in {r.rollout_id for r in second}
-    of_another = await (await Run.open(store, "day")).enqueue(requests(1), batch="epoch-0")
+    of_another = await (await StoredRun.open(store, "day")).enqueue(requests(1), batch="epoch-0")
     assert of_another[0].rollout_id != first[0].rollout_id
 
 
 async def test_a_batch_needs_a_unique_name():
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     with pytest.raises(InvalidArgumentError, match="batches of the run 'night' need a name"):
         await run.enqueue(requests(1))
     await run.enqueue(requests(2), batch="a")
@@ -134,9 +135,9 @@ async def test_a_batch_needs_a_unique_name():
 
 async def test_a_snapshot_is_the_latest_and_not_stored_twice():
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     assert await run.put_resources("seed", PROMPT) == "night/seed"
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     await again.put_resources("seed", PROMPT)
     latest = await store.get_latest_resources()
     assert latest is not None
@@ -150,7 +151,7 @@ async def test_a_snapshot_is_the_latest_and_not_stored_twice():
 
 async def test_an_interrupted_batch_is_resumed():
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     batch = asyncio.ensure_future(
         run_batch(store, list(range(4)), resources=PROMPT, run=run, name="val")
     )
@@ -161,7 +162,7 @@ async def test_an_interrupted_batch_is_resumed():
     await asyncio.wait((batch,))
     assert [r.status for r in await store.query_rollouts()] == ["succeeded", *["queuing"] * 3]
 
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     async with working(store) as seen:
         outcome = await run_batch(store, list(range(4)), resources=PROMPT, run=again, name="val")
     assert seen == [1, 2, 3]
@@ -173,18 +174,18 @@ async def test_an_interrupted_batch_is_resumed():
 
 @pytest.fixture
 def quick_look(monkeypatch):
-    monkeypatch.setattr(Run, "look_seconds", 0.05)
+    monkeypatch.setattr(StoredRun, "look_seconds", 0.05)
 
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_the_rollout_of_a_dead_worker_is_retried(quick_look, monkeypatch, silent):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     (lost,) = await run.enqueue(requests(1), batch="a")
     await store.dequeue_rollout("Worker-1" if silent else "Worker-0")
     if silent:
         monkeypatch.setattr(run_module, "_SILENCE_SECONDS", 0.2)
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     (adopted,) = await again.enqueue(requests(1), batch="a")
     assert adopted.status == "preparing"
     async with working(store):  # uses the name Worker-0 again
@@ -198,10 +199,10 @@ async def test_the_rollout_of_a_dead_worker_is_retried(quick_look, monkeypatch, 
 
 async def test_a_wait_in_short_slices_retries_too(quick_look):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     (lost,) = await run.enqueue(requests(1), batch="a")
     await store.dequeue_rollout("Worker-0")
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     await again.enqueue(requests(1), batch="a")
     async with working(store), asyncio.timeout(20):
         while not (done := await again.wait_for_rollouts([lost.rollout_id], timeout=0.01)):
@@ -211,11 +212,11 @@ async def test_a_wait_in_short_slices_retries_too(quick_look):
 
 async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     (rollout,) = await run.enqueue(requests(1), batch="a")
     claimed = await store.dequeue_rollout("Worker-0")
     assert claimed is not None
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     await again.enqueue(requests(1), batch="a")
     assert await again.wait_for_rollouts([rollout.rollout_id], timeout=0.5) == []
     waiting = asyncio.ensure_future(again.wait_for_rollouts([rollout.rollout_id]))
@@ -228,7 +229,7 @@ async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
 @pytest.mark.parametrize("ahead", [7200.0, -7200.0])
 async def test_the_clock_of_the_store_may_differ(quick_look, agl_clock, ahead):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     (rollout,) = await run.enqueue(requests(1), batch="a")
     await store.dequeue_rollout("Worker-0")
     await store.update_worker("Worker-0", {})
@@ -242,12 +243,12 @@ async def test_the_clock_of_the_store_may_differ(quick_look, agl_clock, ahead):
 async def test_attempts_of_a_living_worker_with_several_are_adopted(quick_look):
     """The worker's record names the last of them alone; its heartbeats list all."""
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     enqueued = await run.enqueue(requests(3), batch="a")
     names = [rollout.rollout_id for rollout in enqueued]
     await store.update_worker("Worker-0", {RUNNING_ATTEMPTS: []})
     claimed = await store.dequeue_many_rollouts(limit=3, worker_id="Worker-0")
-    again = await Run.open(store, "night")
+    again = await StoredRun.open(store, "night")
     await again.enqueue(requests(3), batch="a")
     assert await again.wait_for_rollouts(names, timeout=0.5) == []
     running = [rollout.attempt.attempt_id for rollout in claimed]
@@ -274,7 +275,7 @@ async def test_only_rollouts_that_lost_their_runner_are_retried_up_to_a_limit(
     quick_look, said, attempts
 ):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     (rollout,) = await run.enqueue(requests(1), batch="a")
     async with working(store, lambda _: {"status": "failed", "metadata": said}):
         (done,) = await run.wait_for_rollouts([rollout.rollout_id], timeout=20)
@@ -285,7 +286,7 @@ async def test_only_rollouts_that_lost_their_runner_are_retried_up_to_a_limit(
 @pytest.mark.parametrize(("limit", "ending"), [(None, "succeeded"), (60.0, "failed")])
 async def test_a_claim_that_reached_no_runner_is_retried(quick_look, limit, ending):
     store = InMemoryLightningStore()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     config = RolloutConfig(unresponsive_seconds=limit)
     (rollout,) = await run.enqueue([EnqueueRolloutRequest(input=1, config=config)], batch="a")
     await store.dequeue_rollout("Worker-0")
@@ -303,7 +304,7 @@ async def test_the_baseline_is_resumed(quick_look):
         baseline = Baseline(n_epochs=2, max_queue_length=1, span_verbosity="none")
         baseline.set_store(store)
         baseline.set_initial_resources(PROMPT)
-        baseline.set_run(await Run.open(store, "night"))
+        baseline.set_run(await StoredRun.open(store, "night"))
         done: list[int] = []
 
         def end(claimed: Any) -> dict[str, Any]:
@@ -355,7 +356,7 @@ def test_a_finished_run_that_is_asked_for_more_goes_on(caplog: pytest.LogCapture
             assert done == [0, 1]
     assert done == [0, 1, 2]
     assert caplog.text.count("The run 'night' is finished; nothing to do") == 1
-    assert asyncio.run(Run.open(store, "night")).finished
+    assert asyncio.run(StoredRun.open(store, "night")).finished
 
 
 def test_a_trainer_resumes_its_run_but_not_a_finished_one():

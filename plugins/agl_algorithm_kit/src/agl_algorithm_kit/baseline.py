@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agl_core.algorithm._base import FastAlgorithm
-from agl_core.algorithm._batch import cancel_rollouts
-from agl_core.algorithm._config import BaselineConfig
-from agl_core.algorithm._progress import ProgressReporter, show_progress
-from agl_core.algorithm._reward_scale import earned_reward
-from agl_core.algorithm._run import Run
-from agl_core.algorithm._utils import LLMProxyLike, add_llm, with_llm_proxy
+from agl_algorithm_kit.batch import cancel_rollouts
+from agl_algorithm_kit.config import BaselineConfig
+from agl_core.algorithm import (
+    FastAlgorithm,
+    LLMProxyLike,
+    ProgressReporter,
+    Run,
+    add_llm,
+    earned_reward,
+    show_progress,
+    with_llm_proxy,
+)
 from agl_core.emitter import find_final_reward
 from agl_core.plugins import configured_by
 from agl_core.types import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import Baseline
 from agl_core.adapter import Adapter
-from agl_core.algorithm import Baseline
 from agl_core.errors import ConfigError
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate, Span

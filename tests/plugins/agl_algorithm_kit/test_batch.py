@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import cancel_rollouts, run_batch
 from agl_core.adapter import Adapter
-from agl_core.algorithm import cancel_rollouts, run_batch
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import LightningStore

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agl_core.algorithm import Run, _lease
+from agl_algorithm_kit import StoredRun
+from agl_algorithm_kit import lease as lease_module
 from agl_core.errors import RunInUseError
 from agl_core.types import EnqueueRolloutRequest
 
@@ -23,7 +24,7 @@ from agl_core.algorithm import Run
 from agl_store_sqlite import SqliteLightningStore
 
 async def main():
-    run = await Run.open(SqliteLightningStore(sys.argv[1]), "night")
+    run = await StoredRun.open(SqliteLightningStore(sys.argv[1]), "night")
     print("leads", flush=True)
     await asyncio.sleep(600)
 
@@ -53,9 +54,9 @@ def leader(tmp_path: Path, store: Any) -> Any:
 async def test_the_second_process_is_refused(store, leader):
     started = time.monotonic()
     with pytest.raises(RunInUseError, match=f"led by process {leader.pid}"):
-        await Run.open(store, "night")
+        await StoredRun.open(store, "night")
     assert time.monotonic() - started < 15
-    other = await Run.open(store, "day")
+    other = await StoredRun.open(store, "day")
     await other.finish()
 
 
@@ -63,45 +64,45 @@ async def test_a_killed_process_is_followed_at_once(store, leader):
     leader.kill()
     leader.wait()
     started = time.monotonic()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     assert time.monotonic() - started < 3
     await run.finish()
 
 
 async def test_a_dead_process_elsewhere_is_waited_for(store, leader, monkeypatch):
-    monkeypatch.setattr(_lease, "LEASE_SECONDS", 1.5)
-    monkeypatch.setattr(_lease, "_may_take", lambda held: held["process"] is None)
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1.5)
+    monkeypatch.setattr(lease_module, "_may_take", lambda held: held["process"] is None)
     leader.kill()
     leader.wait()
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     await run.finish()
 
 
 async def test_a_finished_run_lets_go(store, monkeypatch):
-    run = await Run.open(store, "night")
+    run = await StoredRun.open(store, "night")
     await run.finish()
-    monkeypatch.setattr(_lease, "_PROCESS", "another")
+    monkeypatch.setattr(lease_module, "_PROCESS", "another")
     started = time.monotonic()
-    await (await Run.open(store, "night")).finish()
+    await (await StoredRun.open(store, "night")).finish()
     assert time.monotonic() - started < 3
 
 
 async def test_of_many_at_once_one_leads(store, monkeypatch):
     """Each with the key of the same term; the store executes the first."""
-    leases = [_lease.Lease(store, "night") for _ in range(8)]
+    leases = [lease_module.Lease(store, "night") for _ in range(8)]
     taken: list[bool] = []
     for number, lease in enumerate(leases):
-        monkeypatch.setattr(_lease, "_PROCESS", f"process {number}")
+        monkeypatch.setattr(lease_module, "_PROCESS", f"process {number}")
         taken.append(await lease._write_first(0))
     assert taken == [True] + [False] * 7
 
 
 async def test_a_process_that_was_stopped_finds_its_successor(store, monkeypatch):
-    old = await Run.open(store, "night")
+    old = await StoredRun.open(store, "night")
     await old.save({"step": 1})
-    monkeypatch.setattr(_lease, "_PROCESS", "another")
-    monkeypatch.setattr(_lease, "_may_take", lambda held: True)
-    new = await Run.open(store, "night")
+    monkeypatch.setattr(lease_module, "_PROCESS", "another")
+    monkeypatch.setattr(lease_module, "_may_take", lambda held: True)
+    new = await StoredRun.open(store, "night")
     await new.save({"step": 2})
     monkeypatch.undo()
     assert old._lease is not None

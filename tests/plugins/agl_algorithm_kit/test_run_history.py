@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from agl_algorithm_kit import Baseline, stored_runs
+from agl_algorithm_kit import history as history_module
+from agl_algorithm_kit.history import RunHistory
 from agl_core.agent import LitAgent
-from agl_core.algorithm import Algorithm, Baseline, algo, stored_runs
-from agl_core.algorithm import _history as history_module
-from agl_core.algorithm._history import RunHistory
+from agl_core.algorithm import Algorithm, algo
 from agl_core.errors import StoreUnavailableError
 from agl_core.plugins import ComponentConfig, configured_by, notify
 from agl_core.trainer import Trainer

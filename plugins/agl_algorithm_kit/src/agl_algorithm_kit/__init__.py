@@ -1,0 +1,22 @@
+"""What algorithms share: batches, runs that can be resumed, and passes over a dataset."""
+
+from agl_algorithm_kit.baseline import Baseline
+from agl_algorithm_kit.batch import cancel_rollouts, read_batch, run_batch, run_requests
+from agl_algorithm_kit.config import BaselineConfig
+from agl_algorithm_kit.evaluation import Comparison, Evaluation
+from agl_algorithm_kit.records import count_rollouts, stored_runs
+from agl_algorithm_kit.stored_run import StoredRun
+
+__all__ = [
+    "Baseline",
+    "BaselineConfig",
+    "Comparison",
+    "Evaluation",
+    "StoredRun",
+    "cancel_rollouts",
+    "count_rollouts",
+    "read_batch",
+    "run_batch",
+    "run_requests",
+    "stored_runs",
+]

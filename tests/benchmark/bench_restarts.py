@@ -46,7 +46,7 @@ _PATIENCE: Final = 240.0
 
 WORK: Final = '''
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 from agl_core.types import PromptTemplate, ProxyLLM
 from openai import OpenAI
 

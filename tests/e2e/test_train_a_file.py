@@ -12,7 +12,7 @@ AGENT = """
 import openai
 
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 
 TASKS = [{"task": f"{n}+{n + 1}", "answer": str(2 * n + 1)} for n in range(4)]
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 SCRIPT = """
 import asyncio, json, logging, sys, time
 from agl_core.agent import rollout
-from agl_core.algorithm import algo, run_batch
+from agl_algorithm_kit import run_batch
+from agl_core.algorithm import algo
 from agl_core.trainer import Trainer
 
 options, kind = json.loads(sys.argv[1]), sys.argv[2]

@@ -11,7 +11,7 @@ import pytest
 
 DEFINITIONS = """
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 
 
 @agl.rollout

@@ -517,7 +517,7 @@ def test_every_form_of_a_component(tmp_path: Path) -> None:
         for spec in (
             Baseline(n_epochs=3),
             {"type": "baseline", "n_epochs": 3},
-            {"type": "agl_core.algorithm:Baseline", "n_epochs": 3},
+            {"type": "agl_algorithm_kit:Baseline", "n_epochs": 3},
             str(file),
             lambda: Baseline(n_epochs=3),
         )

@@ -216,7 +216,7 @@ def _stored(path: Path) -> tuple[dict[str, Any], set[str]]:
     program = (
         "import asyncio, json, sys\n"
         "from agl_core.plugins import build_component\n"
-        "from agl_core.algorithm import stored_runs\n"
+        "from agl_algorithm_kit import stored_runs\n"
         "async def main():\n"
         "    store = build_component('store', {'type': 'sqlite', 'path': sys.argv[1]})\n"
         "    run = (await stored_runs(store))['digits']\n"

@@ -29,7 +29,7 @@ def agent(task, prompt_template):
 
 class Batch(agl.Algorithm):
     async def run(self, train_dataset=None, val_dataset=None):
-        from agl_core.algorithm import run_batch
+        from agl_algorithm_kit import run_batch
         resources = self.get_initial_resources()
         await run_batch(self.get_store(), train_dataset, resources=resources, mode="train")
         self.report_step(0, {"reward": 0.25})

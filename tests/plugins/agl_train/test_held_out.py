@@ -15,7 +15,7 @@ pytest.importorskip("agl_store_sqlite")
 
 PROGRAM = """
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 
 @agl.rollout
 def agent(task, prompt_template):

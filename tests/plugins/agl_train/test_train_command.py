@@ -161,7 +161,7 @@ def test_a_run_needs_an_algorithm(project, capsys, check):
 
 SEARCH = """
 import agl_core as agl
-from agl_core.algorithm import run_batch
+from agl_algorithm_kit import run_batch
 
 async def plain(*, store, train_dataset, val_dataset, initial_resources):
     await run_batch(store, train_dataset, resources=initial_resources)

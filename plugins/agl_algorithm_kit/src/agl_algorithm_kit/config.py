@@ -10,7 +10,7 @@ from agl_core.plugins import ComponentConfig
 
 
 class BaselineConfig(ComponentConfig):
-    """Options of :class:`~agl_core.algorithm.Baseline`."""
+    """Options of :class:`~agl_algorithm_kit.Baseline`."""
 
     n_epochs: int = Field(default=1, ge=1)
     """Passes over the datasets."""

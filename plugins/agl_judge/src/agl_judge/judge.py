@@ -221,7 +221,7 @@ class Judge:
 
         Args:
             store: Store of the rollouts.
-            outcomes: Outcomes from :func:`~agl_core.algorithm.run_batch` with the adapter
+            outcomes: Outcomes from :func:`~agl_algorithm_kit.run_batch` with the adapter
                 ``messages``.
 
         Returns:

@@ -22,6 +22,7 @@ __all__ = ["create_plugin", "next_commands"]
 _SUFFIX = ".tmpl"  # keeps linters, type checkers and pytest away from the templates
 _REQUIRES = {
     "store": ("agl-store-kit",),
+    "algorithm": ("agl-algorithm-kit",),
     "runner": ("agl-runner",),
     "tracer": ("agl-tracer-otel",),
     "app": ("agl-store-http",),

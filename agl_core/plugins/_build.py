@@ -152,9 +152,9 @@ def _from_text(
     kind: str, text: str, options: dict[str, Any], inject: Mapping[str, Any], path: str
 ) -> Blueprint:
     registry = get_registry()
-    dist, colon, _ = text.rpartition(":")
+    dist, colon, name = text.rpartition(":")
     # A distribution and a module may have the same name; the distribution's plugin has precedence.
-    pinned = bool(colon) and registry.provides(kind, dist)
+    pinned = bool(colon) and registry.provides(kind, dist, name)
     if is_dotted_path(text) and not pinned:
         found = import_object(text, path=path)
         if _is_factory(found):

@@ -107,9 +107,10 @@ class Registry:
         """Return the records of one kind with status ``ok``."""
         return tuple(record for record in self.of_kind(kind) if record.status == "ok")
 
-    def provides(self, kind: str, distribution: str) -> bool:
-        """Return whether a distribution provides plugins of this kind."""
-        return any(r.dist == canonical_name(distribution) for r in self.of_kind(kind))
+    def provides(self, kind: str, distribution: str, name: str = "") -> bool:
+        """Return whether a distribution provides a plugin of this kind and name, usable or not."""
+        found = (r for r in self.of_kind(kind) if r.dist == canonical_name(distribution))
+        return any(name in ("", record.name) for record in found)
 
     def find(self, kind: str, name: str) -> PluginRecord:
         """Return the plugin that a name refers to.

@@ -57,13 +57,17 @@ def default_adapter() -> str | None:
 def run_class(name: str) -> type[Run]:
     """Return the class of a run of this name; one without a name stores nothing.
 
+    Of several installed classes, one that is not ``stored`` is taken: somebody has installed it on
+    purpose.
+
     Raises:
         PluginError: The run has a name, and no usable package keeps runs.
     """
     if not name:
         return Run
     registry = get_registry()
-    record = registry.find("run", "stored")
+    others = (record for record in registry.usable("run") if record.name != "stored")
+    record = next(others, None) or registry.find("run", "stored")
     return registry.load(record).resolve(record)
 
 

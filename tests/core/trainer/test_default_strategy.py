@@ -143,7 +143,8 @@ class TestMissingPackages:
     @pytest.fixture(autouse=True)
     def core_alone(self) -> Iterator[None]:
         records = Registry.discover().records
-        needed = ("catalogue.agl", "execution.shm", "runner.agent", "store.memory", "tracer.otel")
+        needed = {"algorithm.baseline", "catalogue.agl", "execution.shm", "runner.agent"}
+        needed |= {"store.memory", "tracer.otel"}
         reset_registry(Registry(r for r in records if r.builtin or r.key in needed))
         yield
         reset_registry()

@@ -430,7 +430,7 @@ def test_listeners_learn_of_runs() -> None:
 
 def test_dev_defaults_to_the_baseline(caplog: pytest.LogCaptureFixture) -> None:
     run = trainer()
-    with caplog.at_level("INFO", logger="agl_core.algorithm"):
+    with caplog.at_level("INFO", logger="agl_algorithm_kit"):
         run.dev(parrot, ["a"])
     assert "succeeded" in caplog.text
     assert asyncio.run(run.store.query_rollouts())[0].resources_id == "default"

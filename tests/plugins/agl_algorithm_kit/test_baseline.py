@@ -107,7 +107,7 @@ async def test_reports(
 ) -> None:
     baseline = Baseline(span_verbosity=verbosity)
     baseline.set_adapter(Names())
-    with caplog.at_level("INFO", logger="agl_core.algorithm"):
+    with caplog.at_level("INFO", logger="agl_algorithm_kit"):
         await run(baseline, InMemoryLightningStore(), ["task"])
     assert "succeeded by Worker-0, 1 spans, reward None" in caplog.text
     assert there in caplog.text

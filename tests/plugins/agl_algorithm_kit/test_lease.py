@@ -20,7 +20,7 @@ sqlite = pytest.importorskip("agl_store_sqlite")
 
 LEADER = """
 import asyncio, sys
-from agl_core.algorithm import Run
+from agl_algorithm_kit import StoredRun
 from agl_store_sqlite import SqliteLightningStore
 
 async def main():

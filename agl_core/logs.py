@@ -1,6 +1,6 @@
 """Configures where the framework's log goes and how its lines look.
 
-Each package logs to the logger of its own name (``agl_core``, ``agl_store_http``, …) and configures
+Each package logs to the logger of its own name (``agl_core``, ``acme_store``, …) and configures
 no handlers. :func:`setup_logging` configures the loggers of the core and of the installed plugins;
 it does not touch the root logger or any other.
 """

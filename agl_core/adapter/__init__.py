@@ -1,6 +1,6 @@
 """Adapters turn the spans of an attempt into training data; this is what one is written with.
 
-The adapters ``triplet``, ``proxy-triplet`` and ``messages`` are in the package agl-adapters.
+Adapters, such as ``triplet``, are plugins.
 """
 
 from typing import Any, Final

@@ -57,7 +57,7 @@ class Adapter(Generic[T_from, T_to]):
 class TraceAdapter(Adapter[Sequence[Span], T_to], Generic[T_to]):
     """An adapter of the spans of one attempt, given in the order they were stored.
 
-    Those of agl-adapters also accept spans of the OpenTelemetry SDK.
+    Some also accept spans of the OpenTelemetry SDK.
     """
 
 

@@ -10,12 +10,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import click
 
 from agl_core.errors import PluginError, PluginNotFoundError
-from agl_core.plugins import PluginRecord, get_registry, reset_registry
+from agl_core.plugins import PluginRecord, get_registry, known_names, reset_registry
 from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
 
 _PATIENCE: Final = 0.5
@@ -23,22 +23,47 @@ _PATIENCE: Final = 0.5
 
 
 class PluginGroup(click.Group):
-    """A click group that finds its commands in the registry."""
+    """A click group that also has the commands of plugins."""
+
+    prefix: ClassVar[str] = ""
+    """Start of the names of its plugins: ``"plugins."`` for commands of ``agl plugins``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({record.name for record in get_registry().of_kind("command")})
+        return sorted([*super().list_commands(ctx), *self._plugins()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        name = f"{self.prefix}{cmd_name}"
+        if self.prefix and cmd_name not in self._plugins() and name not in known_names("command"):
+            return None  # click knows the group's own commands, and says which one was meant
         try:
-            return load_command(get_registry().find("command", cmd_name))
+            return load_command(get_registry().find("command", name))
         except PluginNotFoundError as error:
             raise click.UsageError(str(error).replace("is installed", "exists"), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = list(_summaries(self.list_commands(ctx)).items())
+        found = _summaries([f"{self.prefix}{name}" for name in self._plugins()])
+        rows = {name.removeprefix(self.prefix): summary for name, summary in found.items()}
+        longest = max(map(len, (*rows, *self.commands)), default=0)
+        # 6 is what click leaves for the indent and the space between the columns.
+        limit = formatter.width - 6 - longest
+        rows |= {name: one.get_short_help_str(limit) for name, one in self.commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(sorted(rows.items()))
 
+    def _plugins(self) -> set[str]:
+        """Return the names of the plugins that are commands of this group."""
+        names = (record.name for record in get_registry().of_kind("command"))
+        return {
+            rest
+            for name in names
+            if name.startswith(self.prefix) and "." not in (rest := name.removeprefix(self.prefix))
+        }
+
+
+class _Root(PluginGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # This runs before click parses: --help and subcommands read the registry of plugins.
         if "--no-plugins" in args[: _first_command(args)]:
@@ -113,7 +138,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 
 @click.group(
-    cls=PluginGroup,
+    cls=_Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Example: agl train train.toml",
 )

@@ -1,4 +1,4 @@
-"""The commands ``agl plugins list``, ``show``, ``doctor``, ``trace`` and ``new``."""
+"""The commands ``agl plugins list``, ``show`` and ``trace``; plugins add others, as ``doctor``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl_core.cli._group import PluginGroup
 from agl_core.cli._kinds import kind_option
 from agl_core.cli._output import print_json, print_table
 from agl_core.cli._trace import trace
-from agl_core.errors import ConfigError, MissingDependencyError, PluginNotFoundError
+from agl_core.errors import ConfigError, PluginNotFoundError
 from agl_core.plugins import (
-    KINDS,
     ComponentSpec,
     PluginRecord,
     Registry,
@@ -38,16 +35,8 @@ if TYPE_CHECKING:
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _Plugins(click.Group):
-    """The group; it has the command ``doctor`` if the package agl-doctor is installed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *["doctor"] * bool(find_spec("agl_doctor"))])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "doctor":
-            return super().get_command(ctx, cmd_name)
-        return _of_package("agl_doctor", "agl plugins doctor").plugins_doctor
+class _Plugins(PluginGroup):
+    prefix = "plugins."
 
 
 @click.group(cls=_Plugins, epilog="Example: agl plugins list --kind store")
@@ -195,37 +184,3 @@ def type_name(annotation: Any) -> str:
     if annotation in (None, type(None), ...):
         return "..." if annotation is ... else "None"
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", inspect.formatannotation(annotation))
-
-
-@plugins.command(
-    epilog="Example: agl plugins new store json-file",
-    help="Write a package with a working plugin of KIND called NAME, and the tests it has to pass."
-    f"\n\nKinds: {', '.join(KINDS)}."
-    "\n\nIn the folder `plugins` of a clone of agl it becomes one of the packages of that "
-    "repository.",
-)
-@click.argument("kind")
-@click.argument("name")
-@click.option(
-    "--path",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
-    help="Folder to make the package's folder in; the current one by default.",
-)
-def new(kind: str, name: str, path: Path) -> None:
-    scaffold = _of_package("agl_testing.scaffold", "agl plugins new")
-    folder = scaffold.create_plugin(scaffold.PluginName(kind, name), path)
-    click.echo(f"{folder} is ready. Next:")
-    for command in scaffold.next_commands(folder):
-        click.echo(f"  {command}")
-
-
-def _of_package(module: str, command: str) -> Any:
-    """Import the module of another package that a command needs."""
-    package = module.partition(".")[0]
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise MissingDependencyError(command, pip=package.replace("_", "-")) from error

@@ -1,4 +1,4 @@
-"""Findings and helpers for checks of ``agl doctor``; the command is in the package ``agl-doctor``.
+"""Findings and helpers for checks of ``agl doctor``; the command is a plugin.
 
 A plugin provides a check by the hook ``agl_check``. It returns :class:`Finding` objects and repairs
 nothing; :func:`find_bad_versions` is the helper for versions that do not work.

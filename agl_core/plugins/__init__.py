@@ -33,6 +33,7 @@ from agl_core.plugins._extensions import (
     ReplayerSpec,
     ResourceSpec,
     RunSpec,
+    TemplateEngineSpec,
 )
 from agl_core.plugins._files import CONFIG_SUFFIXES, read_config_file
 from agl_core.plugins._imports import import_named, import_object, is_dotted_path
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     )
     from agl_core.plugins._forwarding import EventPipe, EventSender
     from agl_core.plugins._hookspecs import LifecycleEvents
-    from agl_core.plugins._resource_types import load_resource_type
+    from agl_core.plugins._resource_types import load_resource_type, template_engine
 
 __all__ = [
     "COMPONENT_KINDS",
@@ -117,6 +118,7 @@ __all__ = [
     "RunSpec",
     "Spec",
     "Switches",
+    "TemplateEngineSpec",
     "add_listener",
     "api_remark",
     "build_component",
@@ -144,6 +146,7 @@ __all__ = [
     "reset_registry",
     "resolve_component",
     "split_name",
+    "template_engine",
     "validate_config",
 ]
 

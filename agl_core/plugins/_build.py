@@ -4,12 +4,12 @@ These specifications are equivalent::
 
     SqliteStore(path="runs.db")                              # an instance
     {"type": "sqlite", "path": "runs.db"}                    # a name and options
-    {"type": "agl_store_sqlite:SqliteStore", "path": ...}    # a dotted path and options
+    {"type": "acme_store:SqliteStore", "path": ...}          # a dotted path and options
     "store.toml"                                             # a file that holds such a table
 
-Without options, ``"sqlite"``, ``"agl_store_sqlite:SqliteStore"``, the class itself, or a function
+Without options, ``"sqlite"``, ``"acme_store:SqliteStore"``, the class itself, or a function
 without parameters that returns the component are valid, too. A name that two distributions provide
-is pinned as ``"agl-store-sqlite:sqlite"``. A dotted path may also lead to an instance, such as an
+is pinned as ``"acme-store:sqlite"``. A dotted path may also lead to an instance, such as an
 ``@algo`` function.
 
 A pydantic model checks the options: the one named in the plugin's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
@@ -301,6 +301,24 @@ class EnvironmentSpec(Spec):
     def resolve(self, record: PluginRecord) -> Callable[..., Any]:
         """Import the function."""
         return _function(record, self.load)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateEngineSpec(Spec):
+    """The engine of prompt templates whose ``engine`` is the plugin's name.
+
+    Experimental: a release may change it.
+
+    Attributes:
+        fill: ``"package.module:function"``, called as ``fill(template, values)`` with the text of a
+            template and its values by placeholder; returns the filled text.
+    """
+
+    fill: str
+
+    def resolve(self, record: PluginRecord) -> Callable[[str, Mapping[str, Any]], str]:
+        """Import the function."""
+        return _function(record, self.fill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ KIND_SPECS: Final = {
             spec="agl_core.plugins:CallRuleSpec",
             summary="a rule for auxiliary calls",
             called="Called by adapters and agl trace before they look for the first auxiliary call "
-            "in a process. The rules of agl-adapters are asked first, then those of plugins in "
+            "in a process. The rules of the adapters are asked first, then those of plugins in "
             "order of their names.",
         ),
         KindSpec(
@@ -153,6 +153,13 @@ KIND_SPECS: Final = {
             spec="agl_core.plugins:ReplayerSpec",
             summary="repeats recorded rollouts",
             called="Called when a rollout or a suite of rollouts is replayed or recorded.",
+            experimental=True,
+        ),
+        KindSpec(
+            "template_engine",
+            spec="agl_core.plugins:TemplateEngineSpec",
+            summary="fills prompt templates",
+            called="Called when a process first fills a prompt template of the engine.",
             experimental=True,
         ),
         KindSpec(

@@ -22,7 +22,9 @@ PluginStatus = Literal["ok", "disabled", "incompatible", "conflict", "broken"]
 * ``broken``: its entry point is malformed, or it failed when it was loaded.
 """
 
-_NAME: Final = re.compile(r"(?P<kind>[^.]+)\.(?P<name>[a-z0-9]+(?:[-_][a-z0-9]+)*)")
+_WORDS: Final = r"[a-z0-9]+(?:[-_][a-z0-9]+)*"
+_NAME: Final = re.compile(rf"(?P<kind>[^.]+)\.(?P<name>{_WORDS}|(?<=command\.){_WORDS}\.{_WORDS})")
+"""Only a command may have two names: ``command.plugins.doctor`` is ``agl plugins doctor``."""
 _SEPARATORS: Final = re.compile(r"[-_.]+")
 
 

@@ -9,8 +9,8 @@
                          ``pyproject.toml`` that has this table; applies together with the variables
 =======================  ======================================================================
 
-A selector is an entry point (``store.sqlite``), a distribution (``agl-store-sqlite``), or both
-(``agl-store-sqlite:sqlite``). Only its entry point selects a built-in plugin.
+A selector is an entry point (``store.sqlite``), a distribution (``acme-store``), or both
+(``acme-store:sqlite``). Only its entry point selects a built-in plugin.
 
 Child processes inherit the variables, so a child has the same plugins as its parent.
 """

@@ -92,7 +92,7 @@ class ReplayHooks:
     @staticmethod
     @hookspec(firstresult=True)
     def read_suite(path: Path) -> Sequence[tuple[str, Any]] | None:
-        """Return name and recording of each rollout of a suite; called by ``agl-testing``.
+        """Return name and recording of each rollout of a suite; called by pytest.
 
         Args:
             path: The suite.

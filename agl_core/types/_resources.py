@@ -173,32 +173,31 @@ class PromptTemplate(Resource):
     def format(self, **kwargs: Any) -> str:
         """Fill the placeholders.
 
-        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` needs
-        agl-jinja, which bounds memory and time, and where an undefined name is an error; ``poml``
-        needs the ``poml`` package and joins the text of its messages.
+        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` needs a plugin
+        of the kind ``template_engine``; ``poml`` needs the ``poml`` package and joins the text of
+        its messages.
 
         Raises:
             KeyError: An f-string placeholder has no value.
             InvalidArgumentError: An f-string placeholder reads an attribute, or the template is
                 malformed or too large.
-            MissingDependencyError: The engine's package is not installed.
+            MissingDependencyError: The package ``poml`` is not installed.
+            PluginError: No plugin provides the engine.
         """
         if self.engine == "f-string":
             return fill_fields(self.template, kwargs)
         if self.engine == "jinja":
-            return self._engine("agl_jinja").fill_jinja(self.template, kwargs)
-        poml = self._engine("poml")
+            from agl_core.plugins import template_engine
+
+            return template_engine("jinja")(self.template, kwargs)
+        try:
+            poml: Any = importlib.import_module("poml")
+        except ImportError as error:
+            raise MissingDependencyError("the poml prompt engine", pip="poml") from error
         messages: str | list[dict[str, Any]] = poml.poml(self.template, context=kwargs, chat=False)
         if isinstance(messages, str):
             return messages
         return "\n".join(str(message["content"]) for message in messages)
-
-    def _engine(self, module: str) -> Any:
-        try:
-            return importlib.import_module(module)
-        except ImportError as error:
-            dist = module.replace("_", "-")
-            raise MissingDependencyError(f"the {self.engine} prompt engine", pip=dist) from error
 
 
 @register_resource_type

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jinja2.exceptions import SecurityError, UndefinedError
 
-from agl_core.errors import InvalidArgumentError, MissingDependencyError
+from agl_core.errors import InvalidArgumentError, PluginNotFoundError
 from agl_core.types import PromptTemplate
 
 REFUSED = (InvalidArgumentError, SecurityError, UndefinedError)
@@ -127,9 +127,9 @@ def test_a_missing_placeholder_is_an_error():
         fill("{{ a }}")
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "agl_jinja", None)
-    with pytest.raises(MissingDependencyError, match="pip install 'agl-jinja'"):
+@pytest.mark.usefixtures("agl_registry")
+def test_without_the_plugin_the_error_names_it():
+    with pytest.raises(PluginNotFoundError, match="no template_engine 'jinja' is installed"):
         fill("{{ a }}", a=1)
 
 

@@ -13,12 +13,10 @@ from agl_core.lazy import lazy_names
 if TYPE_CHECKING:
     from agl_doctor.checks import check_plugins, run_plugin_checks, run_store_checks
     from agl_doctor.environment import check_environment
-    from agl_doctor.plugins_command import plugins_doctor
 
 __all__ = [
     "check_environment",
     "check_plugins",
-    "plugins_doctor",
     "run_plugin_checks",
     "run_store_checks",
 ]
@@ -30,6 +28,5 @@ __getattr__, __dir__ = lazy_names(
             ("check_plugins", "run_plugin_checks", "run_store_checks"), "agl_doctor.checks"
         ),
         "check_environment": "agl_doctor.environment",
-        "plugins_doctor": "agl_doctor.plugins_command",
     },
 )

@@ -1,0 +1,26 @@
+"""The core knows no package that builds on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
+def test_the_core_names_no_package_of_this_repository():
+    modules = [file.parent.name for file in (ROOT / "plugins").glob("*/pyproject.toml")]
+    assert len(modules) > 40
+    names = "|".join(re.escape(name).replace("_", "[-_]") for name in modules)
+    name = re.compile(rf"(?<![\w-])(?:{names})(?![\w-])")
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in sorted((ROOT / "agl_core").rglob("*"))
+        if file.suffix in (".py", ".pyi", ".md", ".toml")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if name.search(line)
+    ]
+    assert found == []

@@ -170,5 +170,6 @@ __getattr__, __dir__ = lazy_names(
         **dict.fromkeys(("EventPipe", "EventSender"), "agl_core.plugins._forwarding"),
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
         "load_resource_type": "agl_core.plugins._resource_types",
+        "template_engine": "agl_core.plugins._resource_types",
     },
 )

@@ -35,6 +35,7 @@ USUAL: Final = (
     "agl-exec-shm",
     "agl-runner",
     "agl-store-memory",
+    "agl-testing",
     "agl-tracer-dummy",
     "agl-tracer-otel",
 )

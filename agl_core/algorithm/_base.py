@@ -69,10 +69,13 @@ class Algorithm:
         """Name of this algorithm in events and logs: that of its function or of its class."""
         return getattr(self, "__name__", type(self).__qualname__)
 
-    async def check(self) -> None:
+    async def check(self) -> Mapping[str, str] | None:
         """Check what a run will need, for ``agl train --check``: a key, a package, a model.
 
         Does nothing by default. It spends nothing and changes nothing.
+
+        Returns:
+            What a run will use, by name, for display: sizes that follow from others, for example.
 
         Raises:
             AglError: A run would fail; the message says what to do.

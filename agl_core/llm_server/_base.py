@@ -78,6 +78,15 @@ class LLMServer(ABC):
                 stay in use.
         """
 
+    async def check(self) -> None:  # noqa: B027 - a server may have nothing to check
+        """Check what :meth:`start` will need, for ``agl train --check``; start nothing.
+
+        Does nothing by default.
+
+        Raises:
+            AglError: A start would fail; the message says what to do.
+        """
+
     def check_updates(self, path: str | Path) -> None:  # noqa: B027 - a server may take them all
         """Check that :meth:`update_weights` will take models like this one, before a training.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_algo_grpo import GRPOConfig
+from agl_algo_grpo import GRPO, GRPOConfig
 from agl_algo_grpo.serving import Backend, Serving
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
@@ -79,3 +79,24 @@ async def test_its_restarts_are_limited():
         with pytest.raises(LLMServerError, match="restarted: out of memory, after 2 restarts"):
             await serving.ensure()
         assert server.starts == 3
+
+
+class Tied(Fragile):
+    """A server that takes no whole model."""
+
+    checked = 0
+
+    async def check(self) -> None:
+        self.checked += 1
+
+    def check_updates(self, path: str | Path) -> None:
+        raise LLMServerError(f"{path} ties its embeddings")
+
+
+async def test_a_check_refuses_a_model_that_the_server_will_not_take(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    server = Tied(())
+    with pytest.raises(LLMServerError, match="ties its embeddings"):
+        await GRPO(model=str(tmp_path), server=server).check()
+    await GRPO(model="not/here/yet", server=server).check()
+    assert (server.checked, server.starts) == (2, 0)

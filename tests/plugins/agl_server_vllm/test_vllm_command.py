@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.cli import main
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, LLMServerError
 from agl_server_vllm.command import read_words
 
 
@@ -94,3 +94,12 @@ def test_the_command_ends_when_vllm_dies(command: subprocess.Popen[str], alive):
     assert command.returncode == 1
     assert "agl: error: vLLM has died (killed by signal 9)" in err
     assert alive() == []
+
+
+async def test_a_check_refuses_files_and_installations_before_it_reads_options(
+    make_server, tmp_path
+):
+    with pytest.raises(LLMServerError, match="is not a model's folder: it has no config.json"):
+        await make_server(path=tmp_path / "nothing").check()
+    with pytest.raises(LLMServerError, match=r"options of vLLM in .* cannot be read: .*is in none"):
+        await make_server().check()  # the stand-in has no parser

@@ -295,3 +295,28 @@ async def test_a_model_that_no_server_has(vllm_python: str, tmp_path: Path):
         await server.start()
     assert re.search(r"^[\w.]*Error: ", str(raised.value), re.MULTILINE)
     assert not server.is_running()
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": True, "max_lora_rank": 20, "max_loras": 2}])
+async def test_the_installed_parser_takes_every_option_that_is_set(
+    vllm_python: str, tiny: Path, options: dict[str, object]
+):
+    server = VLLMServer(tiny, python=vllm_python, args=VLLM_CPU_ARGS, **options)
+    await server.check()
+    assert not server.is_running()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"generation-cnfig": "vllm"}, "unrecognized arguments: --generation-cnfig vllm"),
+        ({"max-model-len": "long"}, "argument --max-model-len: invalid .* value: 'long'"),
+        ({"enable_auto_tool_choice": True}, "--enable-auto-tool-choice requires --tool-call-par"),
+    ],
+)
+async def test_the_installed_parser_refuses_an_option(
+    vllm_python: str, tiny: Path, args: dict[str, object], message: str
+):
+    server = VLLMServer(tiny, python=vllm_python, args=args)
+    with pytest.raises(LLMServerError, match=rf"^vLLM \d\S* refuses its options: {message}"):
+        await server.check()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,16 @@ class GRPO(Algorithm):
     def has_more_to_do(self, run: Run) -> bool:
         return self.config.steps > steps_of(run.state)
 
+    async def check(self) -> None:
+        policies = self._check_libraries()
+        models = {name: Path(str(config.model)) for name, config in policies.items()}
+        for backend in self.backends(models):
+            await backend.server.check()
+            for name in backend.policies:
+                # A model of the hub that was not downloaded yet is checked by the run.
+                if policies[name].lora is None and (models[name] / "config.json").is_file():
+                    backend.server.check_updates(models[name])
+
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
@@ -88,11 +99,7 @@ class GRPO(Algorithm):
         """
         if train_dataset is None or not len(train_dataset):
             raise ConfigError("GRPO needs tasks", path="train_dataset")
-        configs = self.config.policies().values()
-        _check_libraries(
-            lora=any(config.lora is not None for config in configs),
-            fork=self.config.credit.type == "forked",
-        )
+        self._check_libraries()
         adapter = self.get_adapter()
         if not isinstance(adapter, TraceToTrajectory):
             raise ConfigError(
@@ -137,6 +144,23 @@ class GRPO(Algorithm):
             )
         return [Backend(server, list(policies))]
 
+    def _check_libraries(self) -> dict[str, GRPOConfig]:
+        """Check that the heavy packages are installed; return the policies' options.
+
+        Raises:
+            MissingDependencyError: One of them is not.
+        """
+        policies = self.config.policies()
+        packages = {"torch": "torch", "transformers": "transformers"}
+        if any(config.lora is not None for config in policies.values()):
+            packages["peft"] = "peft"
+        if self.config.credit.type == "forked":
+            packages["agl_replay"] = "agl-replay"
+        for package, distribution in packages.items():
+            if find_spec(package) is None:
+                raise MissingDependencyError("algorithm.grpo", pip=distribution)
+        return policies
+
     def _new_server(self, folder: Path, names: Sequence[str]) -> LLMServer:
         spec = self.config.policies()[names[0]].server
         # Servers of several policies need different model names.
@@ -158,21 +182,3 @@ class GRPO(Algorithm):
         if not isinstance(proxy, LLMProxy):
             raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="proxy")
         return proxy
-
-
-def _check_libraries(*, lora: bool, fork: bool) -> None:
-    """Check before the run starts that the heavy packages are installed.
-
-    Raises:
-        MissingDependencyError: One of them is not.
-    """
-    from importlib.util import find_spec
-
-    packages = {"torch": "torch", "transformers": "transformers"}
-    if lora:
-        packages["peft"] = "peft"
-    if fork:
-        packages["agl_replay"] = "agl-replay"
-    for package, distribution in packages.items():
-        if find_spec(package) is None:
-            raise MissingDependencyError("algorithm.grpo", pip=distribution)

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from agl_core.errors import LLMServerError, MissingDependencyError
 
-__all__ = ["Installation", "find_installation", "interpreter_environment", "resolve_in_cache"]
+__all__ = [
+    "Installation",
+    "find_installation",
+    "interpreter_environment",
+    "resolve_in_cache",
+    "run_python",
+]
 
 _OLDEST: Final = (0, 10, 2)
 """The first version that returns token ids."""
@@ -98,23 +104,39 @@ def _feature(python: str | None) -> str:
 
 
 def _probe(python: str, env: Mapping[str, str]) -> dict[str, Any]:
-    done = _run(python, _PROBE, env=env)
+    done = run_python(python, _PROBE, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise LLMServerError(f"{python} is not a working Python: {last}")
     return json.loads(done.stdout)
 
 
-def _run(
-    python: str, code: str, *arguments: str, env: Mapping[str, str]
+def run_python(
+    python: str,
+    code: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    seconds: float = _PROBE_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter; return its exit code and output.
+
+    Args:
+        python: The interpreter.
+        code: The code.
+        *arguments: Its ``sys.argv[1:]``.
+        env: Further environment variables.
+        seconds: Longest duration.
+
+    Raises:
+        LLMServerError: The interpreter cannot be run, or does not end in time.
+    """
     try:
         return subprocess.run(  # noqa: S603 -- the user's interpreter, our code
             [python, "-c", code, *arguments],
             env={**interpreter_environment(python), **env},
             capture_output=True,
             text=True,
-            timeout=_PROBE_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -160,7 +182,7 @@ def resolve_in_cache(python: str, model: str, env: Mapping[str, str]) -> Path:
     """
     if Path(model).is_dir():
         return Path(model).absolute()
-    done = _run(python, _RESOLVE, model, env=env)
+    done = run_python(python, _RESOLVE, model, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         raise LLMServerError(f"the files of {model} cannot be found: {last}")

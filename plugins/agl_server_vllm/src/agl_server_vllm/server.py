@@ -26,6 +26,8 @@ from agl_core.plugins import configured_by
 from agl_server_vllm.config import VLLMConfig
 from agl_server_vllm.engine import Engine, PortTakenError, ending
 from agl_server_vllm.installation import find_installation
+from agl_server_vllm.launch import serve_options
+from agl_server_vllm.parser_check import check_words
 from agl_server_vllm.weights import (
     check_adapter,
     check_checkpoint,
@@ -131,6 +133,14 @@ class VLLMServer(LLMServer):
                 self._engine = engine
                 logger.info("vLLM serves %s at %s", self.model, self.base_url)
                 return
+
+    async def check(self) -> None:
+        """See :meth:`LLMServer.check`; the installed vLLM's own parser reads every option."""
+        config = self._config
+        self._check_files()
+        installation = await find_installation(config.python, config.env)
+        words = serve_options(config, config.port, "agl-check")
+        await check_words(installation, str(config.path), words, config.env)
 
     def _check_files(self) -> None:
         """Refuse bad files at once; vLLM would need a dozen seconds to refuse them."""

@@ -41,6 +41,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from agl_core.agent import Environment, LitAgent, load_environment
 from agl_core.algorithm import Algorithm, algo
 from agl_core.errors import AgentSignatureError, ConfigError, InvalidArgumentError, PluginError
+from agl_core.llm_server import LLMServer
 from agl_core.plugins import (
     CONFIG_SUFFIXES,
     build_component,
@@ -268,12 +269,16 @@ class TrainPlan:
             initial_resources=self.resources,
         )
 
-    def check_parts(self, problems: Problems) -> None:
+    def check_parts(self, problems: Problems) -> dict[str, str]:
         """Find what only building a component shows; the store is left alone.
 
         Args:
             problems: Collects the parts that cannot be built.
+
+        Returns:
+            What a run will use, as the algorithm's check says, by name.
         """
+        rows: dict[str, str] = {}
         values: dict[str, Callable[[], Any]] = {
             "n_runners": lambda: self.content.trainer.n_runners or 1,
             "store": partial(build_component, "store", "memory"),
@@ -296,7 +301,12 @@ class TrainPlan:
                         path=key,
                     )
                     if isinstance(built, Algorithm):
+                        found = asyncio.run(built.check()) or {}
+                        rows |= {f"{key}.{name}": value for name, value in found.items()}
+                    elif isinstance(built, LLMServer):
                         asyncio.run(built.check())
+
+        return rows
 
     def describe(self) -> dict[str, str]:
         """Return the components of the run by name, for display."""

@@ -197,7 +197,7 @@ def _check(record: RunRecord, overrides: Sequence[str], as_json: bool) -> int:
     with problems.collected():
         plan = read_train_file(record.file, overrides, problems=problems)
         record.parts = plan.describe()
-        plan.check_parts(problems)
+        record.parts |= plan.check_parts(problems)
     said = [" ".join(str(problem).split()) for problem in problems.found]
     status = "failed" if said else "ok"
     if as_json:

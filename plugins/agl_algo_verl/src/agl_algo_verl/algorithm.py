@@ -64,6 +64,12 @@ class VERL(Algorithm, Generic[T]):
     def __init__(self, config: VERLConfig) -> None:
         self.options = config
 
+    async def check(self) -> Mapping[str, str]:
+        check_requirements(fork=self.options.credit.type == "forked")
+        _environment(self.options.config)
+        # Imported in a thread, because it imports verl.
+        return await to_thread.run_sync(_describe, self.options)
+
     async def run(
         self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
     ) -> None:
@@ -84,7 +90,7 @@ class VERL(Algorithm, Generic[T]):
             self.options.aggregation, self.get_adapter(), by_turn=credit != "group"
         )
         run = self.get_run()
-        environment = _environment(self.options.config)
+        environment = _environment(self.options.config, fork=True)
         # Importing verl takes many seconds and must not block the event loop.
         config = await to_thread.run_sync(compose, self.options, run.name)
         datasets: dict[str, Dataset[Any]] = {
@@ -138,7 +144,13 @@ class VERL(Algorithm, Generic[T]):
         )
 
 
-def _environment(config: Mapping[str, Any]) -> dict[str, str]:
+def _describe(options: VERLConfig) -> dict[str, str]:
+    from agl_algo_verl.dry_run import describe
+
+    return describe(options)
+
+
+def _environment(config: Mapping[str, Any], *, fork: bool = False) -> dict[str, str]:
     """Return the environment variables for workers, and set them here before verl is imported.
 
     Raises:
@@ -157,7 +169,7 @@ def _environment(config: Mapping[str, Any]) -> dict[str, str]:
             path="config.trainer.device",
         )
     os.environ.update(ENVIRONMENT)
-    if fork_server.available() and not os.environ.get("RAY_ADDRESS"):
+    if fork and fork_server.available() and not os.environ.get("RAY_ADDRESS"):
         fork_server.start()  # it imports while this process does
     return dict(ENVIRONMENT)
 

@@ -6,16 +6,18 @@ As on verl's command line, an unknown key is an error, and a ``+`` before a key 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_algo_verl.config import VERLConfig
+from agl_algo_verl.sizes import resolve_sizes
 from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["compose", "is_cpu"]
+__all__ = ["compose", "is_cpu", "refuse_as"]
 
 _DEFAULTS: Final = {
     "actor_rollout_ref": {"rollout": {"name": "vllm"}},
@@ -102,9 +104,8 @@ def _plain(value: Any) -> Any:
 def _check(config: DictConfig, options: VERLConfig) -> None:
     """Let verl check the configuration, and refuse settings that would fail silently."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     mode = config.trainer.v1.trainer_mode
     if mode not in _MODES:
@@ -138,11 +139,38 @@ def _check(config: DictConfig, options: VERLConfig) -> None:
             )
     if options.credit.type != "group":
         _check_credit(config, options)
-    try:
+    with refuse_as("config"):
         validate_config(config, need_reference_policy(config), need_critic(config))
         OmegaConf.resolve(config)
-    except (AssertionError, ValueError, TypeError, OmegaConfBaseException) as error:
-        raise ConfigError(_line(error), path="config") from error
+    with refuse_as("config.actor_rollout_ref.rollout"):
+        omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    resolve_sizes(config)
+
+
+@contextmanager
+def refuse_as(path: str) -> Generator[None]:
+    """Make what verl's own checks raise inside the context errors of a part of the configuration.
+
+    Raises:
+        ConfigError: verl refused something; the message is its first line.
+    """
+    from omegaconf.errors import OmegaConfBaseException
+    from hydra.errors import HydraException
+
+    kinds = (AssertionError, ValueError, TypeError, NotImplementedError)
+    try:
+        yield
+    except (*kinds, OmegaConfBaseException, HydraException) as error:
+        raise ConfigError(_line(_cause(error)), path=path) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what a check raised; Hydra's own error only says which class it was making."""
+    from hydra.errors import HydraException
+
+    if isinstance(error, HydraException) and error.__cause__ is not None:
+        return error.__cause__
+    return error
 
 
 def _check_credit(config: DictConfig, options: VERLConfig) -> None:
@@ -176,5 +204,5 @@ def _check_credit(config: DictConfig, options: VERLConfig) -> None:
         )
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0] or type(error).__name__

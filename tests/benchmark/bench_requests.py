@@ -6,7 +6,8 @@ counted::
 
     .envs/agl_algo_grpo/bin/python tests/benchmark/bench_requests.py
 
-``AGL_BENCH_BESIDE`` names another checkout, which is measured in turn with this one. With
+``AGL_BENCH_BESIDE`` names another checkout, which is measured in turn with this one, in its own
+``.envs/agl_algo_grpo`` if it has one. With
 ``--engine`` the real engine samples from the model of ``examples/rl_digits``: the sizes of its
 first ten batches are those of a training step.
 """
@@ -229,8 +230,11 @@ def roll(folder: str, real: bool) -> None:
 
 def start(folder: str, checkout: Path, real: bool) -> subprocess.Popen[str]:
     sources = [checkout, *(path.parent for path in checkout.glob("plugins/*/src/*"))]
+    # Entry points and requirements of another commit are those of its own environment.
+    own = checkout / ".envs/agl_algo_grpo/bin/python"
+    python = own if checkout != HERE and own.exists() else sys.executable
     return subprocess.Popen(
-        [sys.executable, __file__, "--roll", folder, *(["--engine"] if real else [])],
+        [python, __file__, "--roll", folder, *(["--engine"] if real else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -31,6 +31,7 @@ from agl_core.algorithm import (
 )
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
+from agl_core.execution._garbage import fewer_collections
 from agl_core.ids import generate_id
 from agl_core.llm_server import LLMServer
 from agl_core.metrics import MeasureCalls, Metrics, build_tracker, recording
@@ -388,7 +389,8 @@ class Trainer:
             notify("run_started", run_id=run_id, mode=mode, config=self._describe(algorithm))
             error: BaseException | None = None
             try:
-                self.strategy.execute(lead, worker, store)
+                with fewer_collections():
+                    self.strategy.execute(lead, worker, store)
             except BaseException as raised:
                 error = raised
                 raise

@@ -1,4 +1,4 @@
-"""What a configuration comes to on its GPUs, and what ``--check`` refuses before anything starts."""
+"""What a configuration comes to on its GPUs, and what ``--check`` refuses before a start."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_memory_of_a_model_of_four_billion_parameters(tiny_model: Path):
     assert memory.trained == 4 * 4_000_000_000  # 16 bytes, on 4 GPUs
     assert memory.served == 8_000_000_000
     assert memory.row == 1024 * 147_456  # 144 KiB per token
-    with pytest.raises(ConfigError, match="gpu_memory_utilization: 5.0 GiB of each GPU do not"):
+    with pytest.raises(ConfigError, match=r"gpu_memory_utilization: 5\.0 GiB of each GPU do not"):
         check_memory(config, sizes, model, 4_000_000_000, 10 * 2**30)
     config.actor_rollout_ref.rollout.gpu_memory_utilization = 0.9
     with pytest.raises(ConfigError, match="fsdp_config: weights, gradients and optimizer need"):

@@ -99,7 +99,7 @@ def test_the_command_ends_when_vllm_dies(command: subprocess.Popen[str], alive):
 async def test_a_check_refuses_files_and_installations_before_it_reads_options(
     make_server, tmp_path
 ):
-    with pytest.raises(LLMServerError, match="is not a model's folder: it has no config.json"):
+    with pytest.raises(LLMServerError, match=r"is not a model's folder: it has no config\.json"):
         await make_server(path=tmp_path / "nothing").check()
     with pytest.raises(LLMServerError, match=r"options of vLLM in .* cannot be read: .*is in none"):
         await make_server().check()  # the stand-in has no parser

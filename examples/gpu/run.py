@@ -2,6 +2,7 @@
 
 python examples/gpu/run.py                                  # with a GPU 10M, 100M and 1B, else 10M
 python examples/gpu/run.py --sizes 1B --servers hf vllm
+python examples/gpu/run.py --real --quick                   # shapes of Qwen3 and Llama, LoRA, tools
 python examples/gpu/run.py --rollouts 8 --answer 16 --json
 
 No network is used. Each measurement is a process of its own, which ends with its memory.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import resource
 import subprocess
@@ -22,30 +24,60 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from alone import engine_tokens_per_second, update_tokens_per_second
 from monitor import GpuMonitor, has_gpu
-from sizes import SIZES, build, count
+from sizes import REAL, SIZES, build, count
 
 __all__ = ["measure", "table"]
 
 GROUP: Final = 8
 ALONE: Final = "AGL_GPU_EXAMPLE_ALONE"  # set in the process of one measurement
+LARGE: Final = 5e8  # parameters from which activations are computed again
 WARM_UP: Final = 1  # first steps, which compile and allocate, and are not measured
 
 
-def make_agent(prompt: int) -> Any:
-    """Return an agent that makes one call, with a prompt of so many tokens."""
+TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks something up.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
+    },
+}
+
+
+def make_agent(prompt: int, turns: int, sampled: list[int]) -> Any:
+    """Return an agent that calls the model so many times, with a prompt of so many tokens.
+
+    Each further turn sends the answer back with a tool's result; a random model calls no tool.
+
+    Args:
+        prompt: Tokens of the first prompt.
+        turns: Calls of a rollout.
+        sampled: Gets the number of tokens of each answer.
+    """
     from openai import OpenAI
 
     import agl_core as agl
 
     text = "x" * (prompt - 3)  # the template adds three tokens
+    options: Any = {"tools": [TOOL]} if turns > 1 else {}
 
     @agl.rollout
     def call(task: int, llm: agl.LLM) -> float:
+        said = ""
+        messages: Any = [{"role": "user", "content": text}]
         with OpenAI(base_url=llm.endpoint, api_key="none", timeout=600) as client:
-            messages: Any = [{"role": "user", "content": text}]
-            answer = client.chat.completions.create(model=llm.model, messages=messages)
-        said = answer.choices[0].message.content or ""
+            for turn in range(turns):
+                answer = client.chat.completions.create(
+                    model=llm.model, messages=messages, **options
+                )
+                said = answer.choices[0].message.content or ""
+                sampled.append(answer.usage.completion_tokens)
+                messages += [
+                    {"role": "assistant", "content": said},
+                    {"role": "tool", "content": f"result {turn}", "tool_call_id": f"call-{turn}"},
+                ]
         return len(set(said)) / max(len(said), 1)  # it only has to differ within a group
 
     return call
@@ -57,7 +89,10 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
     from agl_algo_grpo import GRPO
 
     gpu = has_gpu()
-    length = options.prompt + options.answer
+    # A further turn adds the answer, which may be tokenised differently, and a tool's result.
+    length = options.prompt + options.answer + (options.turns - 1) * (8 * options.answer + 64)
+    large = count(size) > LARGE
+    sampled_at: list[int] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = build(folder / size, size, length=length, device="cuda" if gpu else "cpu")
@@ -68,7 +103,9 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
             group_size=GROUP,
             max_tokens=options.answer,
             micro_batch_tokens=options.micro_batch_tokens,
-            gradient_checkpointing=size == "1B",
+            gradient_checkpointing=large,
+            lora={"r": options.lora} if options.lora else None,
+            overlap=options.overlap,
             server=server_options(server, options, length),
             output_dir=str(folder / "run"),
             checkpoint_every=10_000,
@@ -80,17 +117,30 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
             n_runners=options.rollouts,
         )
         monitor = stack.enter_context(GpuMonitor()) if gpu else None
-        trainer.fit(make_agent(options.prompt), list(range(options.rollouts // GROUP)))
+        agent = make_agent(options.prompt, options.turns, sampled_at)
+        trainer.fit(agent, list(range(options.rollouts // GROUP)))
         metrics = folder / "run" / "metrics.csv"
         ended = metrics.stat().st_mtime  # it is written at the end of each step
         with metrics.open(newline="") as file:
             rows = list(csv.DictReader(file))[WARM_UP:]
+        alone = {
+            "engine_alone": engine_tokens_per_second(
+                model, sequences=options.rollouts, prompt=options.prompt, answer=options.answer
+            ),
+            "update_alone": update_tokens_per_second(
+                model,
+                row=options.prompt + options.answer,
+                rows=max(1, options.micro_batch_tokens // (options.prompt + options.answer) // 8),
+                checkpointing=large,
+            ),
+        }
 
     def total(column: str) -> float:
         return sum(float(row[column]) for row in rows)
 
-    sampled = total("tokens") - total("rollouts") * options.prompt
     seconds = total("seconds")
+    # All steps sample alike; with overlap, some of it before the step that trains on it.
+    sampled = sum(sampled_at) * len(rows) / (WARM_UP + options.steps)
     result: dict[str, Any] = {
         "parameters": count(size),
         "size": size,
@@ -102,6 +152,11 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
         "publish_seconds": total("publish_seconds") / len(rows),
         "step_seconds": seconds / len(rows),
         "logprob_delta": max(float(row["logprob_delta"]) for row in rows),
+        "sampled_tokens": sampled / len(rows),
+        "trained_tokens": total("tokens") / len(rows),
+        "rollout_seconds": total("rollout_seconds") / len(rows),
+        "train_seconds": total("train_seconds") / len(rows),
+        **alone,
         "gpu_busy": None,
         "peak_bytes": peak_bytes_of_processes(),
     }
@@ -148,6 +203,23 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def limits(results: list[dict[str, Any]]) -> str:
+    """Return where the time of a step goes, beside what engine and update need alone."""
+    lines = []
+    for result in results:
+        engine = result["sampled_tokens"] / result["engine_alone"]
+        update = result["trained_tokens"] / result["update_alone"]
+        rest = result["step_seconds"] - result["rollout_seconds"] - result["train_seconds"]
+        lines.append(
+            f"{result['size']}, {result['server']}: step {result['step_seconds']:.2f} s = rollouts "
+            f"{result['rollout_seconds']:.2f} s (engine alone {engine:.2f} s, "
+            f"{result['engine_alone']:,.0f} tokens/s) + update {result['train_seconds']:.2f} s "
+            f"(forward and backward alone {update:.2f} s, {result['update_alone']:,.0f} tokens/s) "
+            + (f"+ weights and waits {rest:.2f} s" if rest >= 0 else f"- overlap {-rest:.2f} s")
+        )
+    return "\n".join(lines)
+
+
 def cells(result: dict[str, Any]) -> tuple[str, ...]:
     busy = result["gpu_busy"]
     return (
@@ -160,7 +232,7 @@ def cells(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['publish_seconds']:.2f} s",
         "-" if busy is None else f"{busy:.0%}",
         f"{result['peak_bytes'] / 2**30:.1f} GiB",
-        f"{result['logprob_delta']:.1e}",
+        "-" if math.isnan(result["logprob_delta"]) else f"{result['logprob_delta']:.1e}",
     )
 
 
@@ -173,20 +245,30 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         description="Measure GRPO on this machine.",
         epilog="Example: python examples/gpu/run.py --sizes 10M 1B --servers hf vllm",
     )
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="default with a GPU: all round")
     parser.add_argument(
-        "--sizes", nargs="+", choices=SIZES, default=list(SIZES if gpu else ["10M"])
+        "--real", action="store_true", help="published shapes; without a GPU a tiny one of theirs"
     )
+    parser.add_argument("--quick", action="store_true", help="one measured step, fewer rollouts")
+    parser.add_argument("--turns", type=int, help="calls of a rollout, with tools if several")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank")
+    parser.add_argument("--overlap", type=int, choices=(0, 1), help="sample while training")
     parser.add_argument(
         "--servers", nargs="+", choices=("hf", "vllm"), help="default: hf, and vllm if installed"
     )
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has vLLM")
-    parser.add_argument("--steps", type=int, default=3, help="measured steps, after one more")
-    parser.add_argument("--rollouts", type=int, default=128 if gpu else 16, help="in a step")
-    parser.add_argument("--prompt", type=int, default=256 if gpu else 32, help="tokens")
-    parser.add_argument("--answer", type=int, default=256 if gpu else 32, help="tokens, at most")
+    parser.add_argument("--steps", type=int, help="measured steps, after one more")
+    parser.add_argument("--rollouts", type=int, help="in a step")
+    parser.add_argument("--prompt", type=int, help="tokens")
+    parser.add_argument("--answer", type=int, help="tokens, at most")
     parser.add_argument("--micro-batch-tokens", type=int, default=16_384)
     parser.add_argument("--json", action="store_true", help="print one JSON object per measurement")
     options = parser.parse_args(arguments)
+    for name, value in defaults(options, gpu).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.turns < 1:
+        parser.error("--turns must be 1 or more")
     if options.rollouts % GROUP or options.rollouts < GROUP:
         parser.error(f"--rollouts must be a multiple of {GROUP}")
     if options.prompt <= 3:
@@ -194,6 +276,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.servers is None:
         options.servers = ["hf", "vllm"] if gpu and find_spec("vllm") else ["hf"]
     return options
+
+
+def defaults(options: argparse.Namespace, gpu: bool) -> dict[str, Any]:
+    """Return the values of options that were not given."""
+    chosen: dict[str, Any] = {"turns": 1, "lora": 0, "overlap": 0, "steps": 3}
+    chosen["sizes"] = [name for name in SIZES if name[0].isdigit()] if gpu else ["10M"]
+    chosen |= {"rollouts": 128, "prompt": 256, "answer": 256} if gpu else {}
+    chosen = {"rollouts": 16, "prompt": 32, "answer": 32, **chosen}
+    if options.real:
+        chosen |= {"turns": 3, "lora": 16, "overlap": 1}
+        chosen["sizes"] = list(REAL) if gpu else ["qwen3-tiny"]
+        if gpu:
+            chosen |= {"prompt": 1024, "rollouts": 64}
+    if options.quick:
+        chosen |= {"steps": 1, "rollouts": 32 if gpu else GROUP, "sizes": chosen["sizes"][:1]}
+    return chosen
 
 
 def main() -> None:
@@ -222,6 +320,7 @@ def main() -> None:
                 print(json.dumps(results[-1]), flush=True)
     if results and not options.json:
         print(table(results))
+        print(limits(results))
     sys.exit(failed)
 
 

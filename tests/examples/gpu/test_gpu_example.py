@@ -11,8 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "gpu"))
 
 import monitor  # pyright: ignore[reportMissingImports]
-from run import parse, table  # pyright: ignore[reportMissingImports]
-from sizes import SIZES, count  # pyright: ignore[reportMissingImports]
+from run import limits, parse, table  # pyright: ignore[reportMissingImports]
+from sizes import REAL, count  # pyright: ignore[reportMissingImports]
 
 PROGRAM = """\
 #!/bin/sh
@@ -77,8 +77,45 @@ def test_wrong_options_are_refused(
 
 
 def test_sizes_are_what_they_are_called():
-    millions = [count(size) / 1e6 for size in SIZES]
+    millions = [count(size) / 1e6 for size in ("10M", "100M", "1B")]
     assert millions == pytest.approx([10, 100, 1000], rel=0.03)
+
+
+def test_published_shapes_have_as_many_parameters_as_their_models():
+    """Compare with the totals of the safetensors files of these models."""
+    published = {
+        "qwen3-0.6B": 596_049_920,
+        "qwen3-4B": 4_022_468_096,
+        "llama-1B": 1_235_814_400,
+    }
+    assert {size: count(size) for size in REAL} == published
+
+
+def test_real_shapes_are_trained_with_tools_adapters_and_overlap(no_gpu: Path):
+    options = parse(["--real", "--quick", "--lora", "8"])
+    assert (options.sizes, options.steps, options.rollouts) == (["qwen3-tiny"], 1, 8)
+    assert (options.turns, options.lora, options.overlap) == (3, 8, 1)
+
+
+def test_the_limits_add_up_to_the_step():
+    text = limits(
+        [
+            {
+                "size": "10M",
+                "server": "hf",
+                "step_seconds": 10.0,
+                "rollout_seconds": 6.0,
+                "train_seconds": 3.0,
+                "sampled_tokens": 400,
+                "trained_tokens": 900,
+                "engine_alone": 100.0,
+                "update_alone": 450.0,
+            }
+        ]
+    )
+    assert "rollouts 6.00 s (engine alone 4.00 s, 100 tokens/s)" in text
+    assert "update 3.00 s (forward and backward alone 2.00 s, 450 tokens/s)" in text
+    assert text.endswith("+ weights and waits 1.00 s")
 
 
 def test_the_table_shows_a_measurement():

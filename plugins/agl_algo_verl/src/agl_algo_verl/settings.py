@@ -154,8 +154,8 @@ def refuse_as(path: str) -> Generator[None]:
     Raises:
         ConfigError: verl refused something; the message is its first line.
     """
-    from omegaconf.errors import OmegaConfBaseException
     from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     kinds = (AssertionError, ValueError, TypeError, NotImplementedError)
     try:

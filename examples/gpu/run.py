@@ -86,7 +86,7 @@ def make_agent(prompt: int, turns: int, sampled: list[int]) -> Any:
 def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, Any]:
     """Train some steps; return the figures of those after the first."""
     import agl_core as agl
-    from agl_algo_grpo import GRPO
+    from agl_algo_grpo import GRPO, LoRAConfig
 
     gpu = has_gpu()
     # A further turn adds the answer, which may be tokenised differently, and a tool's result.
@@ -104,7 +104,7 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
             max_tokens=options.answer,
             micro_batch_tokens=options.micro_batch_tokens,
             gradient_checkpointing=large,
-            lora={"r": options.lora} if options.lora else None,
+            lora=LoRAConfig(r=options.lora) if options.lora else None,
             overlap=options.overlap,
             server=server_options(server, options, length),
             output_dir=str(folder / "run"),

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
@@ -299,7 +300,7 @@ async def test_a_model_that_no_server_has(vllm_python: str, tmp_path: Path):
 
 @pytest.mark.parametrize("options", [{}, {"lora": True, "max_lora_rank": 20, "max_loras": 2}])
 async def test_the_installed_parser_takes_every_option_that_is_set(
-    vllm_python: str, tiny: Path, options: dict[str, object]
+    vllm_python: str, tiny: Path, options: dict[str, Any]
 ):
     server = VLLMServer(tiny, python=vllm_python, args=VLLM_CPU_ARGS, **options)
     await server.check()
@@ -315,7 +316,7 @@ async def test_the_installed_parser_takes_every_option_that_is_set(
     ],
 )
 async def test_the_installed_parser_refuses_an_option(
-    vllm_python: str, tiny: Path, args: dict[str, object], message: str
+    vllm_python: str, tiny: Path, args: dict[str, Any], message: str
 ):
     server = VLLMServer(tiny, python=vllm_python, args=args)
     with pytest.raises(LLMServerError, match=rf"^vLLM \d\S* refuses its options: {message}"):

@@ -28,10 +28,10 @@ from agl_adapter_trajectory import Certificate, TrajectoryRow
 from agl_algo_grpo import GRPOConfig
 from agl_algo_grpo.batches import Row
 from agl_algo_grpo.credit import to_paths
-from agl_algo_grpo.grpo import update
 from agl_algo_grpo.policy import Policy
 from agl_algo_grpo.samples import Group, Sample, Step, version_of
 from agl_algo_grpo.training import to_rows
+from agl_algo_grpo.update import update
 from agl_credit import choose_forks
 from doors import END, Decisive, encode, make_model, question, text_of, turns_of, wanted
 

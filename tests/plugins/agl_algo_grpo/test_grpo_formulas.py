@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_algo_grpo import grpo
+from agl_algo_grpo import grpo, update
 from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
 
@@ -316,7 +316,7 @@ def test_minibatches_hold_every_rollout_once():
 
     def split(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
-        return list(grpo._minibatches(rows, config, generator))
+        return list(update._minibatches(rows, config, generator))
 
     parts = split(1)
     assert len(parts) == 6

@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agl_algo_grpo.batches import Row, forward_passes
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.grpo import update
 from agl_algo_grpo.policy import Policy
+from agl_algo_grpo.update import update
 from agl_core.errors import ConfigError, LLMServerError
 
 # Transformers raises this warning when PEFT reads the attribute.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from transformers import AutoTokenizer
 
 from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
 from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.files import make_part, rename, save_model
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_server_hf import choose_device, choose_dtype, load_model
 
@@ -165,20 +163,20 @@ class Policy:
 
         The folder appears complete or not at all.
         """
-        part = _make_part(folder)
+        part = make_part(folder)
         if self._config.lora is not None:
             self.model.save_pretrained(str(part))
         else:
-            _save_model(self.model, part, self.dtype)
+            save_model(self.model, part, self.dtype)
             AutoTokenizer.from_pretrained(self._folder, local_files_only=True).save_pretrained(part)
-        _rename(part, folder)
+        rename(part, folder)
 
     def save(self, folder: Path, step: int) -> None:
         """Write a checkpoint: trained weights, optimiser, random generators, number of steps.
 
         The folder appears complete or not at all.
         """
-        part = _make_part(folder)
+        part = make_part(folder)
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         state = {
             "step": step,
@@ -189,7 +187,7 @@ class Policy:
             "python": list(random.getstate()[1]),
         }
         torch.save(state, part / _STATE)
-        _rename(part, folder)
+        rename(part, folder)
 
     def restore(self, folder: str | Path) -> int:
         """Load a checkpoint; return the number of steps done before it.
@@ -223,39 +221,6 @@ class Policy:
         return [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
 
 
-def _save_model(model: Any, folder: Path, dtype: torch.dtype) -> None:
-    """Write a whole model in a type, as its base is: tied tensors once, the type in its config.
-
-    ``save_pretrained`` knows tied tensors by their memory, which converted ones do not share, and
-    writes the type of the parameters to the config, which is float32 in training.
-    """
-    tied = _tied_names(model)
-    weights = {k: v.to(dtype) for k, v in model.state_dict().items() if k not in tied}
-    model.save_pretrained(str(folder), state_dict=weights)
-    path = folder / "config.json"
-    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    # Transformers called it torch_dtype before 5; models of several parts have it in each.
-    for part in (config, *(part for part in config.values() if isinstance(part, dict))):
-        for spelling in ("dtype", "torch_dtype"):
-            if spelling in part:
-                part[spelling] = str(dtype).removeprefix("torch.")
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
-
-
-def _tied_names(model: Any) -> set[str]:
-    """Return the names of tensors that are another one's memory; a file has the other one only."""
-    declared = set(getattr(model, "_tied_weights_keys", None) or ())  # such as lm_head.weight
-    of_memory: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.numel():
-            of_memory.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append(name)
-    tied: set[str] = set()
-    for names in of_memory.values():
-        kept = next((name for name in names if name not in declared), names[0])
-        tied |= {name for name in names if name != kept}
-    return tied
-
-
 def _with_lora(model: Any, config: GRPOConfig) -> Any:
     try:
         import peft
@@ -286,17 +251,3 @@ def _checkpoint_gradients(model: Any) -> None:
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
-
-
-def _make_part(folder: Path) -> Path:
-    """Make the empty folder that is renamed once it is complete."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    return part
-
-
-def _rename(part: Path, folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(part, folder)  # noqa: PTH105

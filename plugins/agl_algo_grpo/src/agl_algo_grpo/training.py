@@ -303,7 +303,7 @@ class TrainingRun:
         return first
 
     def _train_on(self, name: str, selected: Step) -> dict[str, float]:
-        from agl_algo_grpo.grpo import update
+        from agl_algo_grpo.update import update
 
         policy = self._policies[name]
         config, step = self._configs[name], selected.number

@@ -1,7 +1,7 @@
-"""Rows of tokens, their layout in batches, and the log-probabilities of their tokens.
+"""Rows of tokens and their layout in batches.
 
-Shapes: N rows; B bins of at least one row each; T tokens, padded on the right; V words in the
-vocabulary. A bin is one sequence of a batch.
+Shapes: N rows; B bins of at least one row each; T tokens, padded on the right; K sampled tokens of
+all rows. A bin is one sequence of a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Row", "collate", "forward_passes", "token_logprobs"]
+__all__ = ["Batch", "Row", "collate", "forward_passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +37,46 @@ class Row:
     staleness: int = 0
     reference: Tensor | None = None
 
+    @property
+    def predicted(self) -> Tensor:
+        """Which tokens are trained, bool ``[T]``: those that were sampled, without the first."""
+        return self.mask & (torch.arange(len(self.mask)) > 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows in one tensor, padded on the right.
+    """Rows in one tensor, padded on the right, and what is known of their K sampled tokens.
+
+    A row's first token is not among these: nothing predicts it.
 
     Attributes:
         token_ids: int64 ``[B, T]``; padding is 0.
         positions: int64 ``[B, T]``, position of each token in its row; 0 on padding.
-        rows: int64 ``[B, T]``, index of each token's row; 0 on padding.
-        mask: bool ``[B, T]``, False on padding and on tokens that the policy did not sample.
-        old_logprobs: float32 ``[B, T]``.
-        advantages: float32 ``[B, T]``.
-        weights: float32 ``[B, T]``, weight of each token in the loss.
-        reference: float32 ``[B, T]``; None without a KL term.
+        lengths: int64 ``[B]``, tokens of each bin, on the CPU.
         packed: Whether a bin has several rows.
-        places: Bin, start and end of each row, by the row's index.
+        sources: int64 ``[K]``, for each sampled token the index in ``[B * T]`` of the token before
+            it, whose hidden state predicts it.
+        targets: int64 ``[K]``, ids of the sampled tokens.
+        rows: int64 ``[K]``, index of each token's row.
+        old_logprobs: float32 ``[K]``.
+        advantages: float32 ``[K]``.
+        weights: float32 ``[K]``, weight of each token in the loss.
+        reference: float32 ``[K]``; None without a KL term.
+        masks: Which tokens of each row are among the K, by the row's index and in their order.
     """
 
     token_ids: Tensor
     positions: Tensor
+    lengths: Tensor
+    packed: bool
+    sources: Tensor
+    targets: Tensor
     rows: Tensor
-    mask: Tensor
     old_logprobs: Tensor
     advantages: Tensor
     weights: Tensor
     reference: Tensor | None
-    packed: bool
-    places: Mapping[int, tuple[int, int, int]]
+    masks: Mapping[int, Tensor]
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -75,17 +87,22 @@ class Batch:
         """
         if self.packed:
             return {"input_ids": self.token_ids, "position_ids": self.positions}
-        lengths = torch.tensor([end for _, _, end in self.places.values()])
-        attention = torch.arange(self.token_ids.shape[1]) < lengths[:, None]
+        attention = torch.arange(self.token_ids.shape[1]) < self.lengths[:, None]
         return {
             "input_ids": self.token_ids,
             "attention_mask": attention.long().to(self.token_ids.device),
         }
 
     def split(self, values: Tensor) -> dict[int, Tensor]:
-        """Return each row's part of ``values [B, T]``, on the CPU, by the row's index."""
-        values = values.cpu()
-        return {i: values[bin_, start:end] for i, (bin_, start, end) in self.places.items()}
+        """Return ``values [K]`` by row, ``[T]`` each on the CPU, 0 where the policy did not sample.
+
+        The keys are the rows' indices.
+        """
+        counts = [int(mask.sum()) for mask in self.masks.values()]
+        return {
+            i: torch.zeros(len(mask), dtype=values.dtype).masked_scatter(mask, part)
+            for (i, mask), part in zip(self.masks.items(), values.cpu().split(counts), strict=True)
+        }
 
 
 def collate(
@@ -103,30 +120,39 @@ def collate(
         device: Device of the batch.
     """
     of_rows = torch.ones(len(rows)) if weights is None else weights
-    sizes = {i: len(rows[i].token_ids) for members in bins for i in members}
+    members = [i for of_bin in bins for i in of_bin]
+    masks = {i: rows[i].predicted for i in members}
+    lengths = torch.tensor([sum(len(rows[i].token_ids) for i in of_bin) for of_bin in bins])
+    width = int(lengths.max())
+
+    sources: list[Tensor] = []
+    for number, of_bin in enumerate(bins):
+        start = number * width
+        for i in of_bin:
+            sources.append(masks[i].nonzero()[:, 0] + (start - 1))
+            start += len(masks[i])
 
     def laid_out(part: Callable[[int], Tensor]) -> Tensor:
-        sequences = [torch.cat([part(i) for i in members]) for members in bins]
+        sequences = [torch.cat([part(i) for i in of_bin]) for of_bin in bins]
         return torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
 
-    places: dict[int, tuple[int, int, int]] = {}
-    for number, members in enumerate(bins):
-        start = 0
-        for i in members:
-            places[i] = number, start, start + sizes[i]
-            start += sizes[i]
-    references = {i: known for i in sizes if (known := rows[i].reference) is not None}
+    def sampled(part: Callable[[int], Tensor]) -> Tensor:
+        return torch.cat([part(i)[masks[i]] for i in members]).to(device)
+
+    references = {i: known for i in members if (known := rows[i].reference) is not None}
     return Batch(
         token_ids=laid_out(lambda i: rows[i].token_ids),
-        positions=laid_out(lambda i: torch.arange(sizes[i])),
-        rows=laid_out(lambda i: torch.full((sizes[i],), i)),
-        mask=laid_out(lambda i: rows[i].mask),
-        old_logprobs=laid_out(lambda i: rows[i].logprobs),
-        advantages=laid_out(lambda i: rows[i].advantages),
-        weights=laid_out(lambda i: of_rows[i].expand(sizes[i])),
-        reference=laid_out(references.__getitem__) if len(references) == len(sizes) else None,
-        packed=len(sizes) > len(bins),
-        places=places,
+        positions=laid_out(lambda i: torch.arange(len(rows[i].token_ids))),
+        lengths=lengths,
+        packed=len(members) > len(bins),
+        sources=torch.cat(sources).to(device),
+        targets=sampled(lambda i: rows[i].token_ids),
+        rows=sampled(lambda i: torch.full((len(masks[i]),), i)),
+        old_logprobs=sampled(lambda i: rows[i].logprobs),
+        advantages=sampled(lambda i: rows[i].advantages),
+        weights=sampled(lambda i: of_rows[i].expand(len(masks[i]))),
+        reference=sampled(references.__getitem__) if len(references) == len(members) else None,
+        masks=masks,
     )
 
 
@@ -171,20 +197,3 @@ def _packed(sizes: Sequence[int]) -> list[list[int]]:
             bins[fitting].append(i)
             free[fitting] -= sizes[i]
     return bins
-
-
-def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the log-probability of each token, given those before it.
-
-    Args:
-        logits: ``[B, T, V]``.
-        token_ids: int64 ``[B, T]``.
-        temperature: Temperature of the distribution that was sampled from.
-
-    Returns:
-        float32 ``[B, T]``; the first of each bin is 0, because nothing predicts it. The value of
-        the first token of a later row of a bin has no meaning: nothing predicts that token either.
-    """
-    scaled = logits[:, :-1].float() / temperature
-    chosen = scaled.gather(-1, token_ids[:, 1:, None])[..., 0] - scaled.logsumexp(-1)
-    return torch.nn.functional.pad(chosen, (1, 0))

@@ -51,8 +51,8 @@ class TrainingOptions(ComponentConfig):
     """Limit of one answer, where the agent sets none."""
     # -- training
     importance_cap: float = Field(default=2.0, ge=1)
-    """With overlap: bound of the weight that corrects a token for the age of the weights that
-    sampled it (truncated importance sampling)."""
+    """Bound of the weight that corrects a token for what sampled it (truncated importance
+    sampling): with overlap older weights, in bfloat16 a server that rounds differently."""
     advantage: Literal["group", "group-mean", "rloo"] = "group"
     """group: (r - mean) / std; group-mean: r - mean; rloo: r - mean of the others."""
     loss: Literal["token", "rollout", "constant"] = "token"
@@ -87,7 +87,10 @@ class TrainingOptions(ComponentConfig):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
-    """Limit of tokens in one forward pass, padding included."""
+    """Limit of tokens in one forward pass, padding included. It falls when memory runs out."""
+    chunk_tokens: int = Field(default=1024, ge=1)
+    """Tokens whose logits are in memory at a time: 4 bytes for each of them and each word of the
+    vocabulary."""
     lora: LoRAConfig | None = None
     """Options of a LoRA adapter, which is then trained instead of all weights."""
     device: str = "auto"
@@ -97,8 +100,10 @@ class TrainingOptions(ComponentConfig):
     pack: bool = False
     """Put several rows into one sequence in place of padding; needs a model whose attention
     Transformers can mask between rows."""
-    gradient_checkpointing: bool = False
-    """Recompute activations to save memory."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Recompute activations to save memory; ``auto``: when one row alone does not fit."""
+    offload_optimizer: bool = False
+    """Keep the states of AdamW, 8 bytes per trained weight, on the CPU between its steps."""
     # -- rollouts that cannot be trained on
     on_failure: Literal["drop", "penalise"] = "drop"
     """drop: leave out failed rollouts; penalise: train with failure_reward."""

@@ -22,6 +22,8 @@ COLUMNS: Final[tuple[str, ...]] = (
     "val_reward_tasks",
     "val_rank",
     "logprob_delta",
+    "logprob_delta_mean",
+    "logprob_delta_p99",
     "loss",
     "kl",
     "entropy",

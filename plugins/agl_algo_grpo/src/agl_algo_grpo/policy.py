@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
+from agl_algo_grpo.batches import Batch, Row, collate
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.files import make_part, rename, save_model
+from agl_algo_grpo.head import Head, TokenValues
+from agl_algo_grpo.micro_batches import MicroBatches
+from agl_algo_grpo.optimizer import Optimizer
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_server_hf import choose_device, choose_dtype, load_model
 
 __all__ = ["Policy", "RowLogprobs"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _STATE: Final = "trainer.pt"
 
@@ -27,6 +35,8 @@ _STATE: Final = "trainer.pt"
 @dataclass(frozen=True, slots=True)
 class RowLogprobs:
     """The policy's values for one row; all float32 ``[T]``, on the CPU.
+
+    They are 0 where the policy did not sample the token, and for the first token.
 
     Attributes:
         raw: Log-probability of each token at temperature 1.
@@ -69,12 +79,20 @@ class Policy:
         )
         if config.lora is not None:
             self.model = _with_lora(self.model, config)
-        if config.gradient_checkpointing:
-            _checkpoint_gradients(self.model)
-        self._reference: Any = None
+        self._head = Head(self.model, self.dtype)
+        self._reference: Head | None = None
+        self._checkpoints = False
+        if config.gradient_checkpointing is True:
+            self._checkpoint_gradients()
+        self.micro_batches = MicroBatches(
+            config.micro_batch_tokens, pack=config.pack, last_resort=self._save_memory
+        )
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            self._trained, lr=config.learning_rate, weight_decay=config.weight_decay
+        self._optimizer = Optimizer(
+            self._trained,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            offload=config.offload_optimizer,
         )
 
     @property
@@ -84,51 +102,71 @@ class Policy:
 
     # -- forward ---------------------------------------------------------------------------------
 
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities of a batch's tokens, ``[B, T]``, with gradient."""
-        logits = self._logits(self.model, batch)
-        return token_logprobs(logits, batch.token_ids, self._config.temperature)
+    def values(self, batch: Batch, *, measure: bool = True) -> TokenValues:
+        """Return the values of a batch's sampled tokens; their log-probabilities have a gradient.
+
+        Args:
+            batch: The batch.
+            measure: See :meth:`Head.values <agl_algo_grpo.head.Head.values>`.
+        """
+        return self._values(self._head, batch, measure)
 
     def evaluate(self, rows: Sequence[Row]) -> list[RowLogprobs]:
         """Return the policy's values for each row, without gradient."""
-        temperature = self._config.temperature
-        found: dict[int, RowLogprobs] = {}
-        with torch.no_grad():
-            for batch in self._batches(rows):
-                logits = self._logits(self.model, batch)
-                raw = token_logprobs(logits, batch.token_ids)
-                tempered = raw
-                if temperature != 1:
-                    tempered = token_logprobs(logits, batch.token_ids, temperature)
-                # Token t is drawn from the distribution of the logits at t - 1.
-                spread = (logits[:, :-1].float() / temperature).log_softmax(-1)
-                entropy = torch.nn.functional.pad(-(spread.exp() * spread).sum(-1), (1, 0))
-                parts = [batch.split(values) for values in (raw, tempered, entropy)]
-                found |= {i: RowLogprobs(*(part[i] for part in parts)) for i in batch.places}
-        return [found[i] for i in range(len(rows))]
+
+        def row_values(batch: Batch) -> dict[int, RowLogprobs]:
+            return self.by_row(batch, self.values(batch))
+
+        return self._over_passes(rows, row_values)
+
+    @staticmethod
+    def by_row(batch: Batch, values: TokenValues) -> dict[int, RowLogprobs]:
+        """Return the values of a batch's rows, without gradient, by their indices."""
+        parts = [
+            batch.split(of_tokens.detach())
+            for of_tokens in (values.raw, values.logprobs, values.entropy)
+        ]
+        return {i: RowLogprobs(*(part[i] for part in parts)) for i in batch.masks}
 
     def reference_logprobs(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Return the starting model's log-probabilities of each row, ``[T]`` each, on the CPU."""
-        found: dict[int, Tensor] = {}
+        """Return the starting model's log-probabilities of each row, ``[T]`` each, on the CPU.
+
+        They are 0 where the policy did not sample the token.
+        """
         lora = self._config.lora is not None
-        if not lora and self._reference is None:
-            self._reference = load_model(self._folder, dtype=self.dtype, device=self.device)
-        with torch.no_grad(), self.model.disable_adapter() if lora else nullcontext():
-            for batch in self._batches(rows):
-                logits = self._logits(self.model if lora else self._reference, batch)
-                logprobs = token_logprobs(logits, batch.token_ids, self._config.temperature)
-                found |= batch.split(logprobs)
-        return [found[i] for i in range(len(rows))]
+        if self._reference is None and not lora:
+            model = load_model(self._folder, dtype=self.dtype, device=self.device)
+            self._reference = Head(model, self.dtype)
+        head = self._reference or self._head
 
-    def _batches(self, rows: Sequence[Row]) -> Iterator[Batch]:
-        config = self._config
-        for bins in forward_passes(rows, config.micro_batch_tokens, pack=config.pack):
-            yield collate(rows, bins, device=self.device)
+        def row_logprobs(batch: Batch) -> dict[int, Tensor]:
+            return batch.split(self._values(head, batch, measure=False).logprobs)
 
-    def _logits(self, model: Any, batch: Batch) -> Tensor:
-        half = self.dtype != torch.float32
-        with torch.autocast(self.device.type, dtype=self.dtype, enabled=half):
-            return model(**batch.inputs, use_cache=False).logits
+        with self.model.disable_adapter() if lora else nullcontext():
+            return self._over_passes(rows, row_logprobs)
+
+    def _over_passes(self, rows: Sequence[Row], work: Callable[[Batch], dict[int, T]]) -> list[T]:
+        """Return what ``work`` returns for each row, in the rows' order."""
+
+        @torch.no_grad()
+        def over(passes: list[list[list[int]]]) -> list[T]:
+            found: dict[int, T] = {}
+            for bins in passes:
+                found |= work(collate(rows, bins, device=self.device))
+            return [found[i] for i in range(len(rows))]
+
+        return self.micro_batches.run(rows, over)
+
+    def _values(self, head: Head, batch: Batch, measure: bool) -> TokenValues:
+        hidden = head.hidden_states(batch.inputs)
+        return head.values(
+            hidden.flatten(0, 1),
+            batch.sources,
+            batch.targets,
+            chunk_tokens=self._config.chunk_tokens,
+            temperature=self._config.temperature,
+            measure=measure,
+        )
 
     # -- backward --------------------------------------------------------------------------------
 
@@ -136,9 +174,12 @@ class Policy:
         """Set and return the learning rate of a step: linear warm-up, then constant."""
         warmup = self._config.warmup_steps
         rate = self._config.learning_rate * (min(1.0, (step + 1) / warmup) if warmup else 1.0)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        self._optimizer.set_learning_rate(rate)
         return rate
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        self._optimizer.zero_grad()
 
     def step(self) -> float:
         """Apply the gradients and clear them; return their norm before clipping.
@@ -155,6 +196,21 @@ class Policy:
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
+
+    def _checkpoint_gradients(self) -> None:
+        _checkpoint_gradients(self.model)
+        self._checkpoints = True
+
+    def _save_memory(self) -> bool:
+        """Recompute activations from now on, if the options leave that open."""
+        if self._checkpoints or self._config.gradient_checkpointing is False:
+            return False
+        self._checkpoint_gradients()
+        logger.warning(
+            "out of memory with one row in a forward pass: activations are computed again in the "
+            "backward pass from now on (gradient_checkpointing)"
+        )
+        return True
 
     # -- files -----------------------------------------------------------------------------------
 

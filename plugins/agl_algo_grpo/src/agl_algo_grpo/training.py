@@ -312,7 +312,9 @@ class TrainingRun:
         if figures["logprob_delta"] > tolerance:
             message = (
                 f"{self._label(name)}step {step}: the server's log-probabilities differ from the "
-                f"trainer's by {figures['logprob_delta']:.2g}, more than {tolerance:g}"
+                f"trainer's by {figures['logprob_delta']:.2g}, more than {tolerance:g} (mean "
+                f"{figures['logprob_delta_mean']:.2g}, 99 % of the tokens at most "
+                f"{figures['logprob_delta_p99']:.2g})"
             )
             if config.on_mismatch == "raise":
                 raise ArithmeticError(message)

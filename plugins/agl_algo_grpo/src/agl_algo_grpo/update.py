@@ -1,17 +1,19 @@
 """One step of GRPO: the formulas of `grpo.py`, combined and applied to the policy.
 
-`rollouts.py` and `samples.py` collect the rollouts; `policy.py` holds the model and `batches.py`
-its input.
+`rollouts.py` and `samples.py` collect the rollouts; `policy.py` holds the model, `batches.py` its
+input, `micro_batches.py` what fits the memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
-from agl_algo_grpo.batches import Row, collate, forward_passes
+from agl_algo_grpo.batches import Batch, Row, collate
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.grpo import (
     high_covariance,
@@ -21,7 +23,7 @@ from agl_algo_grpo.grpo import (
     sequence_log_ratio,
     truncated_importance,
 )
-from agl_algo_grpo.policy import Policy
+from agl_algo_grpo.policy import Policy, RowLogprobs
 
 __all__ = ["update"]
 
@@ -29,9 +31,10 @@ __all__ = ["update"]
 def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -> dict[str, float]:
     """Train on the rollouts of one step.
 
-    The log-probabilities that the server reported are the denominator of the ratio. Before the
-    first update they are compared with the policy's own values for the same tokens. A difference
-    means that server and trainer do not hold the same model.
+    The log-probabilities that the server reported are compared with the policy's own values for the
+    same tokens before its first update. A large difference means that server and trainer do not
+    hold the same model. The policy's values come from the forward passes of the first update. Only
+    if that sees a part of the rows are there passes before it.
 
     Args:
         policy: The policy to train, in place.
@@ -40,97 +43,204 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         step: Number of the step; with the seed it determines the minibatches.
 
     Returns:
-        Metrics: ``logprob_delta`` (largest such difference), ``entropy``, ``staleness`` (mean of
-        the rows), ``loss``, ``kl``, ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``,
+        Metrics: ``logprob_delta``, ``logprob_delta_mean`` and ``logprob_delta_p99`` (largest, mean
+        and 99th percentile of such differences), ``entropy``, ``staleness`` (mean of the rows),
+        ``loss``, ``kl``, ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``,
         ``learning_rate``.
     """
-    rows, metrics = _measured(policy, rows, config)
-    sampled = sum(int(row.mask.sum()) for row in rows)
+    served, rows = rows, list(rows)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+    denominators = _Denominators(config, half=policy.dtype != torch.float32)
+    known: list[RowLogprobs] | None = None
+    if config.minibatches > 1 or (config.clip_cov and denominators.are_own):
+        known = policy.evaluate(rows)
+        rows = denominators.of_rows(rows, known)
     if config.kl:
         references = policy.reference_logprobs(rows)
-        rows = [replace(row, reference=known) for row, known in zip(rows, references, strict=True)]
+        rows = [replace(row, reference=one) for row, one in zip(rows, references, strict=True)]
     if config.clip_cov:
         rows = _without_high_covariance(rows, config.clip_cov, generator)
 
     learning_rate = policy.set_learning_rate(step)
-    totals = dict.fromkeys(("loss", "kl", "clipped", "grad_norm"), 0.0)
-    ratio_max = 0.0
-    updates = config.epochs * config.minibatches
+    total = _Sums()
+    grad_norm, updates = 0.0, config.epochs * config.minibatches
     for part in _minibatches(rows, config, generator):
         members = [rows[i] for i in part]
-        lengths = torch.tensor([int(row.mask.sum()) for row in members])
-        numbers = torch.tensor([row.rollout for row in members])
-        weights = row_weights(lengths, numbers, config.loss, config.loss_tokens)
-        for bins in forward_passes(members, config.micro_batch_tokens, pack=config.pack):
-            batch = collate(members, bins, weights, policy.device)
-            # Other tokens have no part in the loss; their ratios might overflow.
-            logprobs = policy.logprobs(batch)[batch.mask]
-            token_weights = batch.weights[batch.mask]
-            log_ratio = logprobs - batch.old_logprobs[batch.mask]
-            if config.ratio == "sequence":
-                log_ratio = sequence_log_ratio(log_ratio, batch.rows[batch.mask])
-            losses = policy_loss(
-                log_ratio,
-                batch.advantages[batch.mask],
-                config.clip_low,
-                config.clip_high,
-                config.clip_dual,
-            )
-            if batch.reference is not None:
-                divergence = kl_to_reference(logprobs, batch.reference[batch.mask])
-                losses = losses + config.kl * divergence
-                totals["kl"] += float((divergence.detach() * token_weights).sum()) / updates
-            loss = (losses * token_weights).sum()
-            loss.backward()
-            with torch.no_grad():
-                ratio = log_ratio.exp()
-                outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
-                totals["loss"] += float(loss.detach()) / updates
-                totals["clipped"] += float(outside.sum()) / sampled / config.epochs
-                ratio_max = max(ratio_max, float(ratio.max()))
-        totals["grad_norm"] += policy.step() / updates
-    return metrics | totals | {"ratio_max": ratio_max, "learning_rate": learning_rate}
+        if known is None:  # with one minibatch, part is all rows
+            found = _add_gradients(policy, members, config, denominators)
+            known = [found.known[i] for i in range(len(rows))]
+            rows = denominators.of_rows(rows, known)
+        else:
+            found = _add_gradients(policy, members, config)
+        total.add(found)
+        grad_norm += policy.step() / updates
+    assert known is not None
+    sampled = sum(int(row.predicted.sum()) for row in rows)
+    return _compared(served, known) | {
+        "loss": total.loss / updates,
+        "kl": total.kl / updates,
+        "clipped": total.clipped / sampled / config.epochs,
+        "grad_norm": grad_norm,
+        "ratio_max": total.ratio_max,
+        "learning_rate": learning_rate,
+    }
 
 
-def _measured(
-    policy: Policy, rows: Sequence[Row], config: GRPOConfig
-) -> tuple[list[Row], dict[str, float]]:
-    """Compare the rows with the policy's own values before its update.
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the tokens of forward passes.
 
-    Returns:
-        The rows, whose log-probabilities are the denominators of the ratios, and metrics.
+    Attributes:
+        known: The policy's values for each row, where they were measured.
     """
-    own = policy.evaluate(rows)
-    pairs = list(zip(rows, own, strict=True))
-    sampled = sum(int(row.mask.sum()) for row in rows)
-    metrics = {
-        # Weights of an earlier step differ by its update.
-        "logprob_delta": max(
-            (
-                float((known.raw - row.logprobs)[row.mask].abs().max())
-                for row, known in pairs
-                if not row.staleness
-            ),
-            default=float("nan"),
-        ),
-        "entropy": sum(float(known.entropy[row.mask].sum()) for row, known in pairs) / sampled,
+
+    loss: float = 0.0
+    kl: float = 0.0
+    clipped: int = 0
+    ratio_max: float = 0.0
+    known: dict[int, RowLogprobs] = field(default_factory=dict[int, RowLogprobs])
+
+    def add(self, other: _Sums) -> None:
+        self.loss += other.loss
+        self.kl += other.kl
+        self.clipped += other.clipped
+        self.ratio_max = max(self.ratio_max, other.ratio_max)
+
+
+def _add_gradients(
+    policy: Policy,
+    rows: Sequence[Row],
+    config: GRPOConfig,
+    denominators: _Denominators | None = None,
+) -> _Sums:
+    """Set the gradients of the loss of some rows.
+
+    Args:
+        policy: The policy.
+        rows: The rows of one update.
+        config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+        denominators: How to choose the ratios' denominators, if the rows hold the server's
+            log-probabilities; the policy's own values are then measured in the same passes.
+    """
+    lengths = torch.tensor([int(row.predicted.sum()) for row in rows])
+    numbers = torch.tensor([row.rollout for row in rows])
+    weights = row_weights(lengths, numbers, config.loss, config.loss_tokens)
+
+    def over(passes: list[list[list[int]]]) -> _Sums:
+        policy.zero_grad()  # of a try that ran out of memory
+        sums = _Sums()
+        for bins in passes:
+            batch = collate(rows, bins, weights, policy.device)
+            values = policy.values(batch, measure=denominators is not None)
+            if denominators is not None:
+                sums.known |= policy.by_row(batch, values)
+                batch = denominators.of_batch(batch, values.raw, values.logprobs.detach())
+            _loss(values.logprobs, batch, config, sums).backward()
+        return sums
+
+    return policy.micro_batches.run(rows, over)
+
+
+def _loss(logprobs: Tensor, batch: Batch, config: GRPOConfig, sums: _Sums) -> Tensor:
+    """Return the loss of a batch's tokens, and add to the sums.
+
+    Args:
+        logprobs: float32 ``[K]``, under the policy in training.
+        batch: The batch.
+        config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+        sums: What is added to.
+    """
+    log_ratio = logprobs - batch.old_logprobs
+    if config.ratio == "sequence":
+        log_ratio = sequence_log_ratio(log_ratio, batch.rows)
+    losses = policy_loss(
+        log_ratio, batch.advantages, config.clip_low, config.clip_high, config.clip_dual
+    )
+    if batch.reference is not None:
+        divergence = kl_to_reference(logprobs, batch.reference)
+        losses = losses + config.kl * divergence
+        sums.kl += float((divergence.detach() * batch.weights).sum())
+    loss = (losses * batch.weights).sum()
+    ratio = log_ratio.detach().exp()
+    outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
+    sums.loss += float(loss.detach())
+    sums.clipped += int(outside.sum())
+    if len(ratio):  # rows of one token have nothing to train
+        sums.ratio_max = max(sums.ratio_max, float(ratio.max()))
+    return loss
+
+
+class _Denominators:
+    """The log-probabilities that the policy's are divided by, and the weights that go with them.
+
+    * Sampled by the same model: what the server reported, of weight 1.
+    * Sampled by older weights, or in bfloat16: the policy's own values before its update, weighted
+      by truncated importance.
+    * Sampled at another temperature: the policy's own values at that temperature, of weight 1,
+      because servers report those at temperature 1.
+
+    In bfloat16 trainer and server round differently, so that a ratio between the two would differ
+    from 1, and be clipped, before any update (Yao et al., "Your Efficient RL Framework Secretly
+    Brings You Off-Policy RL Training", 2025).
+
+    Args:
+        config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+        half: Whether the computation is not in float32.
+    """
+
+    def __init__(self, config: GRPOConfig, *, half: bool) -> None:
+        self._cap = config.importance_cap
+        self._weighs = config.temperature == 1 and (bool(config.overlap) or half)
+        self.are_own = self._weighs or config.temperature != 1
+        """Whether the denominators are the policy's own values."""
+
+    def of_batch(self, batch: Batch, raw: Tensor, tempered: Tensor) -> Batch:
+        """Return the batch with its denominators, by the policy's values ``[K]``."""
+        if not self.are_own:
+            return batch
+        advantages = batch.advantages
+        if self._weighs:
+            advantages = advantages * truncated_importance(raw, batch.old_logprobs, self._cap)
+        return replace(batch, old_logprobs=tempered, advantages=advantages)
+
+    def of_rows(self, rows: Sequence[Row], known: Sequence[RowLogprobs]) -> list[Row]:
+        """Return the rows with their denominators."""
+        if not self.are_own:
+            return list(rows)
+        changed: list[Row] = []
+        for row, own in zip(rows, known, strict=True):
+            advantages = row.advantages
+            if self._weighs:
+                advantages = advantages * truncated_importance(own.raw, row.logprobs, self._cap)
+            changed.append(replace(row, logprobs=own.tempered, advantages=advantages))
+        return changed
+
+
+def _compared(rows: Sequence[Row], known: Sequence[RowLogprobs]) -> dict[str, float]:
+    """Return how the server's log-probabilities differ from the policy's own, and its entropy."""
+    pairs = list(zip(rows, known, strict=True))
+    nothing = float("nan")
+    # Weights of an earlier step differ by its update.
+    differences = torch.cat(
+        [
+            torch.zeros(0),
+            *((own.raw - r.logprobs)[r.predicted].abs() for r, own in pairs if not r.staleness),
+        ]
+    )
+    entropies = torch.cat([own.entropy[row.predicted] for row, own in pairs])
+    return {
+        "logprob_delta": float(differences.max()) if len(differences) else nothing,
+        "logprob_delta_mean": float(differences.mean()),
+        "logprob_delta_p99": _percentile(differences, 0.99) if len(differences) else nothing,
+        "entropy": float(entropies.mean()),
         "staleness": sum(row.staleness for row in rows) / len(rows),
     }
-    if config.overlap:
-        rows = [
-            replace(
-                row,
-                logprobs=known.raw * row.mask,
-                advantages=row.advantages
-                * truncated_importance(known.raw, row.logprobs, config.importance_cap),
-            )
-            for row, known in pairs
-        ]
-    elif config.temperature != 1:
-        # Servers report log-probabilities at temperature 1, not at the rollouts' temperature.
-        rows = [replace(row, logprobs=known.tempered * row.mask) for row, known in pairs]
-    return list(rows), metrics
+
+
+def _percentile(values: Tensor, share: float) -> float:
+    """Return the smallest value that at least a share of all values do not exceed."""
+    # torch.quantile takes no more than 2^24 values.
+    return float(values.kthvalue(max(1, math.ceil(share * len(values)))).values)
 
 
 def _without_high_covariance(
@@ -138,15 +248,15 @@ def _without_high_covariance(
 ) -> list[Row]:
     """Return the rows with advantage 0 for the tokens that :func:`high_covariance` chooses."""
     chosen = high_covariance(
-        torch.cat([row.logprobs[row.mask] for row in rows]),
-        torch.cat([row.advantages[row.mask] for row in rows]),
+        torch.cat([row.logprobs[row.predicted] for row in rows]),
+        torch.cat([row.advantages[row.predicted] for row in rows]),
         share,
         generator,
     )
-    parts = chosen.split([int(row.mask.sum()) for row in rows])
+    parts = chosen.split([int(row.predicted.sum()) for row in rows])
     changed: list[Row] = []
     for row, part in zip(rows, parts, strict=True):
-        excluded = torch.zeros_like(row.mask).masked_scatter(row.mask, part)
+        excluded = torch.zeros_like(row.mask).masked_scatter(row.predicted, part)
         changed.append(replace(row, advantages=row.advantages.masked_fill(excluded, 0.0)))
     return changed
 

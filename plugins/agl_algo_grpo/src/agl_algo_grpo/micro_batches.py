@@ -1,0 +1,85 @@
+"""Forward passes that fit the memory: they get smaller where it runs out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from agl_algo_grpo.batches import Row, forward_passes
+
+__all__ = ["MicroBatches"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class MicroBatches:
+    """Divides rows into forward passes.
+
+    Args:
+        max_tokens: Limit of tokens in one pass, padding included.
+        pack: See :func:`~agl_algo_grpo.batches.forward_passes`.
+        last_resort: Saves memory in another way if a pass of one row does not fit; returns False if
+            it cannot.
+
+    Attributes:
+        max_tokens: The limit; it falls when memory runs out.
+    """
+
+    def __init__(self, max_tokens: int, *, pack: bool, last_resort: Callable[[], bool]) -> None:
+        self.max_tokens = max_tokens
+        self._pack = pack
+        self._last_resort = last_resort
+        self._told = False
+
+    def run(self, rows: Sequence[Row], work: Callable[[list[list[list[int]]]], T]) -> T:
+        """Return ``work(passes)``; repeat it with smaller passes if memory runs out.
+
+        Args:
+            rows: The rows.
+            work: Takes the bins of each pass, as indices of rows. It must do all of its work again
+                when it is called again.
+
+        Raises:
+            torch.OutOfMemoryError: A pass of one row does not fit.
+        """
+        while True:
+            passes = list(forward_passes(rows, self.max_tokens, pack=self._pack))
+            try:
+                return work(passes)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error) or not self._shrink(rows, passes):
+                    raise
+            # Only here, after the handler, does nothing refer to the failed pass.
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _shrink(self, rows: Sequence[Row], passes: list[list[list[int]]]) -> bool:
+        """Lower the limit below the largest pass that can be divided."""
+        sizes = [
+            len(bins) * max(sum(len(rows[i].token_ids) for i in members) for members in bins)
+            for bins in passes
+            if sum(map(len, bins)) > 1
+        ]
+        if not sizes:
+            return self._last_resort()
+        self.max_tokens = min(self.max_tokens, max(sizes)) // 2
+        logger.log(
+            logging.DEBUG if self._told else logging.WARNING,
+            "out of memory: the update is repeated with at most %d tokens in a forward pass; the "
+            "gradients stay the same (micro_batch_tokens sets the limit)",
+            self.max_tokens,
+        )
+        self._told = True
+        return True
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # PyTorch has no type for a CPU without memory.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

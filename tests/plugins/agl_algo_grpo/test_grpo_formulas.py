@@ -8,14 +8,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_algo_grpo import grpo, update
-from agl_algo_grpo.batches import Batch, Row, collate, forward_passes, token_logprobs
+from agl_algo_grpo.batches import Batch, Row, collate, forward_passes
 from agl_algo_grpo.config import GRPOConfig
 
 _spec = importlib.util.spec_from_file_location(
@@ -60,17 +59,6 @@ def test_advantages_of_a_known_group():
     assert grpo.group_advantages(rewards, groups, "rloo").tolist() == [1.0, -0.5, -0.5, -2.0, 2.0]
 
 
-def test_token_logprobs_equal_the_reference():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(3, 7, 11)).astype(np.float32) * 5
-    tokens = rng.integers(0, 11, size=(3, 7))
-    for temperature in (1.0, 0.6):
-        mine = token_logprobs(torch.tensor(logits), torch.tensor(tokens), temperature)
-        for row in range(3):
-            theirs = reference.logprobs(logits[row], tokens[row].tolist(), temperature)
-            assert mine[row].tolist() == pytest.approx(theirs, abs=5e-6)
-
-
 def random_rows(seed: int, rollouts: int = 6) -> list[Row]:
     """Return rows like those of trajectories: several per rollout, gaps in the mask."""
     rng = random.Random(seed)
@@ -96,15 +84,14 @@ def loss_of(
     batch: Batch, new: list[list[float]], reference: list[list[float]], dual: float | None
 ) -> float:
     """Return the loss of a batch whose rows have the log-probabilities ``new``."""
-    places = list(
-        zip(batch.rows[batch.mask].tolist(), batch.positions[batch.mask].tolist(), strict=True)
-    )
+    positions = torch.cat([mask.nonzero()[:, 0] for mask in batch.masks.values()])
+    places = list(zip(batch.rows.tolist(), positions.tolist(), strict=True))
     now = torch.tensor([new[row][position] for row, position in places])
     there = torch.tensor([reference[row][position] for row, position in places])
-    log_ratio = now - batch.old_logprobs[batch.mask]
-    losses = grpo.policy_loss(log_ratio, batch.advantages[batch.mask], 0.2, 0.3, dual)
+    log_ratio = now - batch.old_logprobs
+    losses = grpo.policy_loss(log_ratio, batch.advantages, 0.2, 0.3, dual)
     losses = losses + 0.1 * grpo.kl_to_reference(now, there)
-    return float((losses * batch.weights[batch.mask]).sum())
+    return float((losses * batch.weights).sum())
 
 
 @pytest.mark.parametrize("how", ["token", "rollout", "constant"])
@@ -206,9 +193,12 @@ def test_rows_are_padded_on_the_right_and_masked():
         size = len(row.token_ids)
         assert batch.token_ids[i, :size].tolist() == row.token_ids.tolist()
         assert attention[i].tolist() == [1] * size + [0] * (batch.token_ids.shape[1] - size)
-        assert batch.mask[i, :size].tolist() == row.mask.tolist()
-        assert not batch.mask[i, size:].any()
-        assert batch.weights[i, :size].tolist() == pytest.approx([(i + 1) / 10] * size)
+        mine = batch.rows == i
+        assert batch.targets[mine].tolist() == row.token_ids[row.mask].tolist()
+        assert batch.weights[mine].tolist() == pytest.approx([(i + 1) / 10] * int(mine.sum()))
+        # The token before each sampled one predicts it.
+        before = batch.token_ids.flatten()[batch.sources[mine]]
+        assert before.tolist() == row.token_ids[:-1][row.mask[1:]].tolist()
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 200))
@@ -224,10 +214,11 @@ def test_packing_keeps_each_row_whole_and_fills_no_bin_beyond_the_longest_row(
     assert sum(2 * sum(sizes[i] for i in members) < max(sizes) for members in bins) <= 1
     for bins in passes:
         batch = collate(rows, bins)
-        parts = batch.split(batch.token_ids)
-        assert all(torch.equal(parts[i], rows[i].token_ids) for members in bins for i in members)
-        for i, positions in batch.split(batch.positions).items():
-            assert positions.tolist() == list(range(sizes[i]))
+        targets = batch.split(batch.targets)
+        positions = batch.split(batch.positions.flatten()[batch.sources] + 1)
+        for i in itertools.chain(*bins):  # nothing predicts a row's first token
+            assert targets[i][1:].tolist() == rows[i].token_ids[1:].tolist()
+            assert positions[i].tolist() == list(range(sizes[i]))
 
 
 def row_of(size: int, number: int) -> Row:

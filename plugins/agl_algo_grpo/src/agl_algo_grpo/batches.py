@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Row", "collate", "forward_passes"]
+from agl_algo_grpo.prefixes import Tree, divide, merge
+
+__all__ = ["Batch", "Pass", "Row", "collate", "forward_passes", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class Batch:
         token_ids: int64 ``[B, T]``; padding is 0.
         positions: int64 ``[B, T]``, position of each token in its row; 0 on padding.
         lengths: int64 ``[B]``, tokens of each bin, on the CPU.
-        packed: Whether a bin has several rows.
+        packed: Whether a bin has several rows, one after another.
+        until: int64 ``[B, T]``, end of each token's subtree, where bins are trees; else None.
         sources: int64 ``[K]``, for each sampled token the index in ``[B * T]`` of the token before
             it, whose hidden state predicts it.
         targets: int64 ``[K]``, ids of the sampled tokens.
@@ -69,6 +72,7 @@ class Batch:
     positions: Tensor
     lengths: Tensor
     packed: bool
+    until: Tensor | None
     sources: Tensor
     targets: Tensor
     rows: Tensor
@@ -83,8 +87,17 @@ class Batch:
         """The arguments of a model's forward pass.
 
         Transformers takes positions that restart for the borders of rows and masks the attention
-        between them, if it gets no attention mask.
+        between them, if it gets no attention mask. Trees have a mask of their own, bool
+        ``[B, 1, T, T]``, True where the token of the row sees that of the column.
         """
+        if self.until is not None:
+            order = torch.arange(self.token_ids.shape[1], device=self.token_ids.device)
+            seen = (order <= order[:, None]) & (order[:, None] < self.until[:, None, :])
+            return {
+                "input_ids": self.token_ids,
+                "position_ids": self.positions,
+                "attention_mask": seen[:, None],
+            }
         if self.packed:
             return {"input_ids": self.token_ids, "position_ids": self.positions}
         attention = torch.arange(self.token_ids.shape[1]) < self.lengths[:, None]
@@ -110,6 +123,8 @@ def collate(
     bins: Sequence[Sequence[int]],
     weights: Tensor | None = None,
     device: torch.device | str = "cpu",
+    *,
+    shared: bool = False,
 ) -> Batch:
     """Return a batch of some rows.
 
@@ -118,33 +133,38 @@ def collate(
         bins: Indices of the rows of each bin.
         weights: float32 ``[N]``; see :func:`~agl_algo_grpo.grpo.row_weights`. None: 1.
         device: Device of the batch.
+        shared: Merge the rows of each bin to a tree.
     """
     of_rows = torch.ones(len(rows)) if weights is None else weights
     members = [i for of_bin in bins for i in of_bin]
     masks = {i: rows[i].predicted for i in members}
-    lengths = torch.tensor([sum(len(rows[i].token_ids) for i in of_bin) for of_bin in bins])
+    arrange = merge if shared else _in_turn
+    trees = [arrange([rows[i].token_ids for i in of_bin]) for of_bin in bins]
+    lengths = torch.tensor([len(tree.token_ids) for tree in trees])
     width = int(lengths.max())
+    places = [place + number * width for number, tree in enumerate(trees) for place in tree.places]
+    sources = [place[:-1][masks[i][1:]] for i, place in zip(members, places, strict=True)]
 
-    sources: list[Tensor] = []
-    for number, of_bin in enumerate(bins):
-        start = number * width
-        for i in of_bin:
-            sources.append(masks[i].nonzero()[:, 0] + (start - 1))
-            start += len(masks[i])
-
-    def laid_out(part: Callable[[int], Tensor]) -> Tensor:
-        sequences = [torch.cat([part(i) for i in of_bin]) for of_bin in bins]
+    def laid_out(sequences: Sequence[Tensor]) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
+
+    until = None
+    if shared:
+        until = laid_out([tree.until for tree in trees])
+        # Padding sees itself: a token that sees nothing has no attention at all.
+        order = torch.arange(width, device=until.device)
+        until = torch.where(until == 0, order + 1, until)
 
     def sampled(part: Callable[[int], Tensor]) -> Tensor:
         return torch.cat([part(i)[masks[i]] for i in members]).to(device)
 
     references = {i: known for i in members if (known := rows[i].reference) is not None}
     return Batch(
-        token_ids=laid_out(lambda i: rows[i].token_ids),
-        positions=laid_out(lambda i: torch.arange(len(rows[i].token_ids))),
+        token_ids=laid_out([tree.token_ids for tree in trees]),
+        positions=laid_out([tree.positions for tree in trees]),
         lengths=lengths,
-        packed=len(members) > len(bins),
+        packed=not shared and len(members) > len(bins),
+        until=until,
         sources=torch.cat(sources).to(device),
         targets=sampled(lambda i: rows[i].token_ids),
         rows=sampled(lambda i: torch.full((len(masks[i]),), i)),
@@ -154,6 +174,63 @@ def collate(
         reference=sampled(references.__getitem__) if len(references) == len(members) else None,
         masks=masks,
     )
+
+
+def _in_turn(rows: Sequence[Tensor]) -> Tree:
+    """Return rows one after another, which share nothing."""
+    ends = torch.tensor([len(row) for row in rows]).cumsum(0).tolist()
+    places = [torch.arange(end - len(row), end) for row, end in zip(rows, ends, strict=True)]
+    return Tree(
+        token_ids=torch.cat(list(rows)),
+        positions=torch.cat([torch.arange(len(row)) for row in rows]),
+        until=torch.cat(
+            [torch.full((len(row),), end) for row, end in zip(rows, ends, strict=True)]
+        ),
+        places=places,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass.
+
+    Attributes:
+        bins: Indices of the rows of each bin.
+        tokens: Number of tokens, padding included.
+        shared: Whether the rows of each bin are merged to a tree.
+    """
+
+    bins: list[list[int]]
+    tokens: int
+    shared: bool = False
+
+
+def plan(
+    rows: Sequence[Row], max_tokens: int, *, pack: bool = False, share: bool = False
+) -> list[Pass]:
+    """Return the forward passes over all rows.
+
+    Args:
+        rows: All rows.
+        max_tokens: Limit of tokens in one pass, padding included; a longer row goes alone.
+        pack: See :func:`forward_passes`; for rows that are not merged.
+        share: Merge rows of one rollout that have a common beginning.
+    """
+    ids = [row.token_ids for row in rows]
+    separate, trees = list(range(len(rows))), list[list[int]]()
+    if share:
+        separate, trees = divide(ids, [row.rollout for row in rows], max_tokens)
+    passes: list[Pass] = []
+    for bins in forward_passes([rows[i] for i in separate], max_tokens, pack=pack):
+        longest = max(sum(len(ids[separate[i]]) for i in of_bin) for of_bin in bins)
+        chosen = [[separate[i] for i in of_bin] for of_bin in bins]
+        passes.append(Pass(chosen, longest * len(bins)))
+    sizes = [len(merge([ids[i] for i in tree]).token_ids) for tree in trees]
+    for numbers in _filled(sizes, max_tokens):
+        chosen = [trees[number] for number in numbers]
+        tokens = max(sizes[number] for number in numbers) * len(numbers)
+        passes.append(Pass(chosen, tokens, shared=True))
+    return passes
 
 
 def forward_passes(
@@ -168,17 +245,21 @@ def forward_passes(
             Without it each row has a bin of its own.
     """
     sizes = [len(row.token_ids) for row in rows]
-    bins = _packed(sizes) if pack else [[i] for i in range(len(rows))]
+    bins = _packed(sizes) if pack and rows else [[i] for i in range(len(rows))]
+    lengths = [sum(sizes[i] for i in members) for members in bins]
+    for numbers in _filled(lengths, max_tokens):
+        yield [bins[number] for number in numbers]
 
-    def length(members: Sequence[int]) -> int:
-        return sum(sizes[i] for i in members)
 
-    chosen: list[list[int]] = []
-    for members in sorted(bins, key=length):  # ascending: the next bin is the longest of the pass
-        if chosen and (len(chosen) + 1) * length(members) > max_tokens:
+def _filled(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield the numbers of the bins of each forward pass, by their lengths."""
+    chosen: list[int] = []
+    # Ascending: the next bin is the longest of the pass.
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if chosen and (len(chosen) + 1) * lengths[number] > max_tokens:
             yield chosen
             chosen = []
-        chosen.append(members)
+        chosen.append(number)
     if chosen:
         yield chosen
 

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from agl_algo_grpo.batches import Row, collate
+from agl_algo_grpo.prefixes import unsupported_by
 from agl_core.errors import ConfigError
 
 __all__ = ["Head", "TokenValues"]
@@ -82,8 +84,47 @@ class Head:
 
     def hidden_states(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the last hidden states ``[B, T, H]`` for the arguments of a forward pass."""
+        mask = inputs.get("attention_mask")
+        if mask is not None and mask.ndim == 4 and self._attention != "sdpa":
+            # Plain attention adds the mask to its scores.
+            least = torch.finfo(self._dtype).min
+            added = torch.zeros(mask.shape, dtype=self._dtype, device=mask.device)
+            inputs = {**inputs, "attention_mask": added.masked_fill_(~mask, least)}
         with self._autocast():
             return self._body(**inputs, use_cache=False).last_hidden_state
+
+    @torch.no_grad()
+    def cannot_share(self, longest: int) -> str:
+        """Return why rows cannot be computed as a tree of prefixes; empty if they can.
+
+        What is known of the model is believed; what is not, is found out by a small tree.
+
+        Args:
+            longest: Tokens of the longest possible row.
+        """
+        reason = unsupported_by(self._model, longest)
+        if reason:
+            return reason
+        rows = [
+            Row(ids, ids > 0, torch.zeros(len(ids)), torch.zeros(len(ids)), rollout=0)
+            for ids in map(torch.tensor, ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9, 8, 7], [1, 2, 9, 5]))
+        ]
+        alone = collate(rows, [[0], [1], [2]], device=self._device)
+        tree = collate(rows, [[0, 1, 2]], device=self._device, shared=True)
+        try:
+            mine, theirs = (
+                self.hidden_states(batch.inputs).flatten(0, 1)[batch.sources]
+                for batch in (tree, alone)
+            )
+        except (TypeError, ValueError, RuntimeError) as error:
+            return f"{type(self._model).__name__} takes no mask of a tree ({error})"
+        if not self._is_close(mine, theirs):
+            return f"{type(self._model).__name__} computes other values with the mask of a tree"
+        return ""
+
+    @property
+    def _attention(self) -> str:
+        return self._model.config.get_text_config()._attn_implementation
 
     def values(
         self,

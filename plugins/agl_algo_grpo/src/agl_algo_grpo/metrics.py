@@ -35,6 +35,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "rollouts",
     "rows",
     "tokens",
+    "computed_tokens",
     "sampled_tokens",
     "forks",
     "dropped_rollouts",
@@ -55,9 +56,10 @@ COLUMNS: Final[tuple[str, ...]] = (
 )
 """Columns of ``metrics.csv``. Seconds are wall clock: ``rollout_seconds`` is the time of a step's
 rollouts, ``wait_seconds`` the time that training waited for them. ``tokens`` are those of the rows,
-prompts included; ``sampled_tokens`` those that models sampled in the step, in dropped rollouts and
-forks too. ``val_rank`` is the mean that chooses the best model: a failure counts less than every
-finished rollout in it. ``dropped`` lists the reasons in words."""
+prompts included; ``computed_tokens`` those of the forward passes over them, in which a common
+beginning counts once and padding counts; ``sampled_tokens`` those that models sampled in the
+step, in dropped rollouts and forks too. ``val_rank`` is the mean that chooses the best model: a
+failure counts less than every finished rollout in it. ``dropped`` lists the reasons in words."""
 
 
 class Metrics:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from agl_algo_grpo.batches import Row, forward_passes
+from agl_algo_grpo.batches import Pass, Row, plan
 
 __all__ = ["MicroBatches"]
 
@@ -23,7 +23,8 @@ class MicroBatches:
 
     Args:
         max_tokens: Limit of tokens in one pass, padding included.
-        pack: See :func:`~agl_algo_grpo.batches.forward_passes`.
+        pack: See :func:`~agl_algo_grpo.batches.plan`.
+        share: See there.
         last_resort: Saves memory in another way if a pass of one row does not fit; returns False if
             it cannot.
 
@@ -31,42 +32,41 @@ class MicroBatches:
         max_tokens: The limit; it falls when memory runs out.
     """
 
-    def __init__(self, max_tokens: int, *, pack: bool, last_resort: Callable[[], bool]) -> None:
+    def __init__(
+        self, max_tokens: int, *, pack: bool, share: bool, last_resort: Callable[[], bool]
+    ) -> None:
         self.max_tokens = max_tokens
         self._pack = pack
+        self._share = share
         self._last_resort = last_resort
         self._told = False
 
-    def run(self, rows: Sequence[Row], work: Callable[[list[list[list[int]]]], T]) -> T:
+    def run(self, rows: Sequence[Row], work: Callable[[list[Pass]], T]) -> T:
         """Return ``work(passes)``; repeat it with smaller passes if memory runs out.
 
         Args:
             rows: The rows.
-            work: Takes the bins of each pass, as indices of rows. It must do all of its work again
+            work: Takes the passes. It must do all of its work again
                 when it is called again.
 
         Raises:
             torch.OutOfMemoryError: A pass of one row does not fit.
         """
         while True:
-            passes = list(forward_passes(rows, self.max_tokens, pack=self._pack))
+            passes = plan(rows, self.max_tokens, pack=self._pack, share=self._share)
             try:
                 return work(passes)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error) or not self._shrink(rows, passes):
+                if not _is_out_of_memory(error) or not self._shrink(passes):
                     raise
             # Only here, after the handler, does nothing refer to the failed pass.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _shrink(self, rows: Sequence[Row], passes: list[list[list[int]]]) -> bool:
+    def _shrink(self, passes: Sequence[Pass]) -> bool:
         """Lower the limit below the largest pass that can be divided."""
-        sizes = [
-            len(bins) * max(sum(len(rows[i].token_ids) for i in members) for members in bins)
-            for bins in passes
-            if sum(map(len, bins)) > 1
-        ]
+        sizes = [one.tokens for one in passes if sum(map(len, one.bins)) > 1]
         if not sizes:
             return self._last_resort()
         self.max_tokens = min(self.max_tokens, max(sizes)) // 2

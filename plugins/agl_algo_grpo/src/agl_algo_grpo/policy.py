@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from agl_algo_grpo.batches import Batch, Row, collate
+from agl_algo_grpo.batches import Batch, Pass, Row, collate
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.files import make_part, rename, save_model
 from agl_algo_grpo.head import Head, TokenValues
@@ -85,7 +85,10 @@ class Policy:
         if config.gradient_checkpointing is True:
             self._checkpoint_gradients()
         self.micro_batches = MicroBatches(
-            config.micro_batch_tokens, pack=config.pack, last_resort=self._save_memory
+            config.micro_batch_tokens,
+            pack=config.pack,
+            share=config.share_prefixes and self._shares_prefixes(),
+            last_resort=self._save_memory,
         )
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
         self._optimizer = Optimizer(
@@ -149,10 +152,10 @@ class Policy:
         """Return what ``work`` returns for each row, in the rows' order."""
 
         @torch.no_grad()
-        def over(passes: list[list[list[int]]]) -> list[T]:
+        def over(passes: list[Pass]) -> list[T]:
             found: dict[int, T] = {}
-            for bins in passes:
-                found |= work(collate(rows, bins, device=self.device))
+            for one in passes:
+                found |= work(collate(rows, one.bins, device=self.device, shared=one.shared))
             return [found[i] for i in range(len(rows))]
 
         return self.micro_batches.run(rows, over)
@@ -196,6 +199,13 @@ class Policy:
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
+
+    def _shares_prefixes(self) -> bool:
+        """Return whether the model can compute trees of rows; log once why it cannot."""
+        reason = self._head.cannot_share(self._config.max_row_tokens)
+        if reason:
+            logger.warning("rows with a common beginning are computed separately: %s", reason)
+        return not reason
 
     def _checkpoint_gradients(self) -> None:
         _checkpoint_gradients(self.model)

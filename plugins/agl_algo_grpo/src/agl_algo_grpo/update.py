@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from agl_algo_grpo.batches import Batch, Row, collate
+from agl_algo_grpo.batches import Batch, Pass, Row, collate
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.grpo import (
     high_covariance,
@@ -46,7 +46,7 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
         Metrics: ``logprob_delta``, ``logprob_delta_mean`` and ``logprob_delta_p99`` (largest, mean
         and 99th percentile of such differences), ``entropy``, ``staleness`` (mean of the rows),
         ``loss``, ``kl``, ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``,
-        ``learning_rate``.
+        ``learning_rate``, ``computed_tokens`` (of one pass over all rows, padding included).
     """
     served, rows = rows, list(rows)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
@@ -77,6 +77,7 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
     assert known is not None
     sampled = sum(int(row.predicted.sum()) for row in rows)
     return _compared(served, known) | {
+        "computed_tokens": total.tokens / config.epochs,
         "loss": total.loss / updates,
         "kl": total.kl / updates,
         "clipped": total.clipped / sampled / config.epochs,
@@ -91,9 +92,11 @@ class _Sums:
     """Sums over the tokens of forward passes.
 
     Attributes:
+        tokens: Tokens that were computed, padding included.
         known: The policy's values for each row, where they were measured.
     """
 
+    tokens: int = 0
     loss: float = 0.0
     kl: float = 0.0
     clipped: int = 0
@@ -101,6 +104,7 @@ class _Sums:
     known: dict[int, RowLogprobs] = field(default_factory=dict[int, RowLogprobs])
 
     def add(self, other: _Sums) -> None:
+        self.tokens += other.tokens
         self.loss += other.loss
         self.kl += other.kl
         self.clipped += other.clipped
@@ -126,11 +130,12 @@ def _add_gradients(
     numbers = torch.tensor([row.rollout for row in rows])
     weights = row_weights(lengths, numbers, config.loss, config.loss_tokens)
 
-    def over(passes: list[list[list[int]]]) -> _Sums:
+    def over(passes: list[Pass]) -> _Sums:
         policy.zero_grad()  # of a try that ran out of memory
         sums = _Sums()
-        for bins in passes:
-            batch = collate(rows, bins, weights, policy.device)
+        for one in passes:
+            batch = collate(rows, one.bins, weights, policy.device, shared=one.shared)
+            sums.tokens += one.tokens
             values = policy.values(batch, measure=denominators is not None)
             if denominators is not None:
                 sums.known |= policy.by_row(batch, values)

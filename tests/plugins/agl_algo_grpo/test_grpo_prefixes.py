@@ -1,0 +1,217 @@
+"""Rows of a rollout that begin alike: computed once, equal to separate rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from agl_algo_grpo.batches import Row, collate, plan
+from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.head import Head
+from agl_algo_grpo.policy import Policy
+from agl_algo_grpo.prefixes import divide, merge
+from agl_algo_grpo.update import _add_gradients
+
+# Transformers raises this warning when PEFT reads the attribute.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is:FutureWarning")
+
+_spec = importlib.util.spec_from_file_location(
+    "tiny_causal", Path(__file__).with_name("tiny_causal.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+tiny: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tiny)
+
+
+def history(turns: int, *, tool_loop: bool, words: int = 90, scale: int = 1) -> list[Row]:
+    """Return the rows of an agent that drops 60 of every 100 sampled tokens from its history.
+
+    Each turn has a message of 21 tokens, or the first one of 429 (with tools) and results of 23, and
+    an answer of 100 tokens, all divided by ``scale``.
+    """
+    rng = random.Random(0)
+    prompt: list[int] = []
+    rows: list[Row] = []
+    for turn in range(turns):
+        length = (21 if not tool_loop else 23 if turn else 429) // scale
+        prompt = prompt + [rng.randrange(3, words) for _ in range(length)]
+        answer = [rng.randrange(3, words) for _ in range(100 // scale)]
+        ids = prompt + answer
+        mask = torch.tensor([False] * len(prompt) + [True] * len(answer))
+        logprobs = torch.tensor([-4.5 + 0.2 * rng.gauss(0, 1) for _ in ids]) * mask
+        advantages = torch.full((len(ids),), rng.choice([-1.0, 1.0]))
+        rows.append(Row(torch.tensor(ids), mask, logprobs, advantages, rollout=0))
+        prompt = prompt + answer[60 // scale :]
+    return rows
+
+
+def sees(row: Tensor) -> list[tuple[int, ...]]:
+    """Return for each token what it sees: itself and what comes before it."""
+    return [tuple(row[: i + 1].tolist()) for i in range(len(row))]
+
+
+ROWS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=8)
+
+
+@given(ROWS)
+def test_each_token_of_a_tree_sees_the_tokens_before_it_in_its_row(drawn: list[list[int]]):
+    rows = [torch.tensor(row) for row in sorted(drawn)]
+    tree = merge(rows)
+    order = torch.arange(len(tree.token_ids))
+    seen = (order <= order[:, None]) & (order[:, None] < tree.until)
+    for row, places in zip(rows, tree.places, strict=True):
+        assert torch.equal(tree.token_ids[places], row)
+        assert torch.equal(tree.positions[places], torch.arange(len(row)))
+        found = [tuple(tree.token_ids[seen[place]].tolist()) for place in places]
+        assert found == sees(row)
+    # No beginning is there twice.
+    assert len(tree.token_ids) == len({one for row in rows for one in sees(row)})
+
+
+@given(ROWS, st.lists(st.integers(0, 2), min_size=8, max_size=8), st.integers(1, 20))
+def test_every_row_is_divided_once_and_trees_stay_below_the_limit(
+    drawn: list[list[int]], rollouts: list[int], most: int
+):
+    rows = [torch.tensor(row) for row in drawn]
+    separate, trees = divide(rows, rollouts[: len(rows)], most)
+    assert sorted([*separate, *(i for tree in trees for i in tree)]) == list(range(len(rows)))
+    for tree in trees:
+        assert len({rollouts[i] for i in tree}) == 1
+        assert len(merge([rows[i] for i in tree]).token_ids) <= most
+
+
+@pytest.mark.parametrize(("tool_loop", "least"), [(False, 4.0), (True, 4.0)])
+def test_histories_that_drop_reasoning_compute_far_fewer_tokens(tool_loop: bool, least: float):
+    rows = history(20, tool_loop=tool_loop)
+    apart = sum(len(row.token_ids) for row in rows)
+    (one,) = plan(rows, 16_384, share=True)
+    print(f"tool loop {tool_loop}: {apart} tokens in separate rows, {one.tokens} in a tree")
+    assert one.shared
+    assert apart / one.tokens >= least
+    # With a small limit there are several trees, which share less.
+    smaller = plan(rows, 2000, share=True)
+    assert len(smaller) > 1
+    assert all(each.tokens <= 2000 or len(each.bins) == 1 for each in smaller)
+    assert one.tokens < sum(each.tokens for each in smaller) < apart
+
+
+def make_policy(folder: Path, name: str, **options: Any) -> tuple[Policy, GRPOConfig]:
+    model = folder / name
+    if not model.exists():
+        tiny.make_causal(name, model)
+    config = GRPOConfig(model=model, threads=1, **options)
+    return Policy(config, model), config
+
+
+def gradients(policy: Policy, rows: list[Row], config: GRPOConfig) -> tuple[int, list[Tensor]]:
+    sums = _add_gradients(policy, rows, config)
+    found = [p.grad.clone() for p in policy.model.parameters() if p.grad is not None]
+    return sums.tokens, found
+
+
+LOSSES: list[dict[str, Any]] = [
+    {},
+    {"loss": "rollout", "ratio": "sequence", "clip_low": 0.02, "clip_high": 0.02},
+    {"loss": "constant", "clip_dual": 3.0, "temperature": 0.8},
+    {"micro_batch_tokens": 300, "pack": True},
+    {"lora": {"r": 4}},
+    {"gradient_checkpointing": True, "chunk_tokens": 7},
+]
+
+
+@pytest.mark.parametrize("options", LOSSES)
+def test_gradients_and_values_of_a_tree_equal_those_of_separate_rows(
+    tmp_path: Path, options: dict[str, Any]
+):
+    # Two rollouts of different lengths, so that one tree is padded; and one of a single row.
+    rows = history(6, tool_loop=False, scale=5) + [
+        Row(r.token_ids, r.mask, r.logprobs, r.advantages, rollout=1)
+        for r in history(4, tool_loop=True, scale=5)
+    ]
+    last = history(1, tool_loop=True, scale=2)[0]
+    rows.append(Row(last.token_ids, last.mask, last.logprobs, last.advantages, rollout=2))
+    apart, config = make_policy(tmp_path, "qwen2", share_prefixes=False, **options)
+    shared, sharing = make_policy(tmp_path, "qwen2", **options)
+    if "lora" in options:
+        with torch.no_grad():
+            for one in (apart, shared):
+                torch.manual_seed(3)
+                for parameter in one._trained:  # PEFT starts with 0, which has no effect
+                    parameter.normal_(0, 0.1)
+    for mine, theirs in zip(shared.evaluate(rows), apart.evaluate(rows), strict=True):
+        torch.testing.assert_close(mine.raw, theirs.raw, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(mine.entropy, theirs.entropy, atol=1e-5, rtol=1e-5)
+    most, expected = gradients(apart, rows, config)
+    fewest, found = gradients(shared, rows, sharing)
+    assert fewest < most / 1.5
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tool_loop", [False, True])
+def test_gradients_of_20_turns_equal_those_of_separate_rows(tmp_path: Path, tool_loop: bool):
+    rows = history(20, tool_loop=tool_loop)
+    apart, config = make_policy(tmp_path, "qwen2", share_prefixes=False)
+    shared, sharing = make_policy(tmp_path, "qwen2")
+    most, expected = gradients(apart, rows, config)
+    fewest, found = gradients(shared, rows, sharing)
+    assert fewest <= most / 2
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["qwen2", "cohere", "phi", "gpt2"])
+def test_both_attentions_of_transformers_take_the_mask(name: str, attention: str):
+    model = tiny.make_causal(name)
+    model.set_attn_implementation(attention)
+    head = Head(model, torch.float32)
+    assert head.cannot_share(8192) == ""
+    rows = history(4, tool_loop=False, scale=5)
+    tree, alone = (
+        collate(rows, bins, shared=shared)
+        for bins, shared in (([[0, 1, 2, 3]], True), ([[0], [1], [2], [3]], False))
+    )
+    assert tree.token_ids.numel() < alone.token_ids.numel()
+    with torch.no_grad():
+        mine, theirs = (
+            head.hidden_states(batch.inputs).flatten(0, 1)[batch.sources] for batch in (tree, alone)
+        )
+    torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("mistral", {"sliding_window": 64}, "window of 64 tokens"),
+        ("gemma2", {"sliding_window": 64}, "window of 64 tokens"),
+        ("mamba", {"state_size": 4}, "layers with a state"),
+        ("bloom", {"n_layer": 2, "n_head": 4}, "Bloom"),
+    ],
+)
+def test_models_that_cannot_share_prefixes_compute_separate_rows_and_say_so_once(
+    tmp_path: Path,
+    models: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    options: dict[str, Any],
+    reason: str,
+):
+    tiny.make_causal(name, tmp_path / name, **options)
+    policy = Policy(GRPOConfig(model=tmp_path / name), tmp_path / name)
+    rows = history(4, tool_loop=False, scale=5)
+    for _ in range(2):
+        policy.evaluate(rows)
+    said = [text for text in caplog.messages if "computed separately" in text]
+    assert len(said) == 1
+    assert reason in said[0]
+    assert not any(one.shared for one in policy.micro_batches.run(rows, list))

@@ -35,8 +35,8 @@ _spec.loader.exec_module(tiny)
 def history(turns: int, *, tool_loop: bool, words: int = 90, scale: int = 1) -> list[Row]:
     """Return the rows of an agent that drops 60 of every 100 sampled tokens from its history.
 
-    Each turn has a message of 21 tokens, or the first one of 429 (with tools) and results of 23, and
-    an answer of 100 tokens, all divided by ``scale``.
+    Each turn has a message of 21 tokens and an answer of 100, all divided by ``scale``. With tools
+    the first message has 429 tokens, and each result has 23.
     """
     rng = random.Random(0)
     prompt: list[int] = []

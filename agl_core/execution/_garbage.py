@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["fewer_collections"]
 
 _YOUNG_OBJECTS: Final = 10_000
-"""Objects of some calls in flight; ``agl_serving.freeze_memory`` says what it is good for."""
+"""New objects at which Python looks for garbage: those of some calls in flight."""
 
 
 @contextmanager

@@ -14,7 +14,8 @@ import pytest
 from openai import OpenAI
 
 import agl_core as agl
-from agl_algo_grpo import GRPO, GRPOConfig, grpo
+from agl_algo_grpo import GRPO, GRPOConfig
+from agl_algo_grpo import update as update_module
 from agl_algo_grpo.batches import Row
 from agl_algo_grpo.serving import Serving
 from agl_core.errors import ConfigError
@@ -31,18 +32,18 @@ SECONDS = 120  # longest wait for another thread
 
 
 class Trainings:
-    """Replaces :func:`grpo.update`: calls a function before each update, and keeps its rows."""
+    """Replaces the update of GRPO: calls a function before each, and keeps its rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> None:
         self.rows: list[Sequence[Row]] = []
-        update = grpo.update
+        update = update_module.update
 
         def replacement(policy: Any, rows: Any, config: GRPOConfig, step: int) -> dict[str, float]:
             self.rows.append(rows)
             before(step)
             return update(policy, rows, config, step)
 
-        monkeypatch.setattr(grpo, "update", replacement)
+        monkeypatch.setattr(update_module, "update", replacement)
 
     def staleness(self) -> list[set[int]]:
         return [{row.staleness for row in rows} for rows in self.rows]

@@ -60,7 +60,7 @@ class _Child:
                 f"{self.name} cannot be pickled for a new process ({context.get_start_method()}): "
                 f"{error}; use start_method='fork', or make everything that it holds picklable"
             ) from error
-        except BrokenPipeError as error:
+        except BrokenPipeError:
             # The process imports the program first, and ended before it read its work.
             raise LaunchError(f"the runners did not start: {ADVICE}") from None
         finally:

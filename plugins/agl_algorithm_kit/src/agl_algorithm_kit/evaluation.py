@@ -232,8 +232,8 @@ class Comparison(_Pass):
 
     def __init__(
         self,
-        before: NamedResources | str | None,
-        after: NamedResources | str | None,
+        before: NamedResources | str | None = None,
+        after: NamedResources | str | None = None,
         *,
         mode: RolloutMode = "test",
         attempts: int = 1,

@@ -13,6 +13,7 @@ from agl_algo_verl.checkpoints import (
     latest_step,
 )
 from agl_algorithm_kit import StoredRun
+from agl_core.algorithm import Run
 from agl_core.errors import ConfigError
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_memory import InMemoryLightningStore
@@ -24,7 +25,7 @@ def checkpoint(folder: Path, step: int) -> None:
 
 
 async def opened(store: InMemoryLightningStore, name: str, folder: Path, **more: object) -> int:
-    run = await StoredRun.open(store, name)
+    run = await (StoredRun if name else Run).open(store, name)
     settings = {"model": "tiny", "resumes": True, **more}
     return await RunCheckpoints(run, folder, **settings).open()  # pyright: ignore[reportArgumentType]
 

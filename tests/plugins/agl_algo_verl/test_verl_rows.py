@@ -207,7 +207,7 @@ class TestAgainstTheServer:
             assert_rows_are(served.raw, spans)
             rows, report = RowBuilder("transition", TraceToTrajectory()).build(spans)
             assert len(rows) == 1
-            assert report.count("call", "no token ids") == 1
+            assert report.count("call", "its answer broke off") == 1
 
     async def test_a_stream_that_its_reader_left(self, served: Any):
         """The span holds the tokens that passed the proxy; the server had sampled more."""

@@ -220,6 +220,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--max-lora-rank", type=int)
     parser.add_argument("--max-loras", type=int)
     parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--generation-config")
     options = parser.parse_args(arguments)
     print("(APIServer pid=1) INFO 11-21 19:03:02 [api.py:7] Loading weights", flush=True)
     if "stubborn" in FAULTS:

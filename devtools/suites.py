@@ -8,8 +8,10 @@ one environment. Those of each heavy package, and of an example that names requi
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from devtools import debian, distributions, packages, rescued
@@ -165,9 +167,15 @@ def run_in_earnest(package: Package) -> None:
 
 
 def run_example(name: str) -> None:
-    """Run the heavy tests of an example, in the environment that its requirements make."""
+    """Run the heavy tests of an example, in the environment that its requirements make.
+
+    Packages of this repository in that file bring those that they require.
+    """
     requirements = ROOT / f"tests/envs/examples/{name}.txt"
-    python = environment(ENVS / name, ["-r", requirements], [requirements])
+    named = re.findall(r"^-e plugins/(\w+)$", requirements.read_text(), re.MULTILINE)
+    paths = [package.folder for package in packages.with_requirements(named)]
+    arguments = ["-r", requirements, *chain.from_iterable(("-e", path) for path in paths)]
+    python = environment(ENVS / name, arguments, [requirements])
     run(*pytest_of(python), f"tests/examples/{name}", "-m", HEAVY)
 
 

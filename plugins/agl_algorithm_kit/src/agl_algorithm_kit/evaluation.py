@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -39,13 +39,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Found = TypeVar("Found")
+
 _TRIED: Final = "eval-"
 """Start of the names of the snapshots that evaluations store; no training made them."""
 _PAGE: Final = 100
 _CONNECT_TIMEOUT: Final = 5.0
 
 
-class _Pass(FastAlgorithm):
+class _Pass(FastAlgorithm, Generic[Found]):
     """Runs the tasks of the validation dataset, or else of the training dataset.
 
     The snapshots that it stores never become the latest: an evaluation changes nothing for others.
@@ -57,6 +59,29 @@ class _Pass(FastAlgorithm):
         self._mode: RolloutMode = mode
         self._attempts = attempts
         self._timeout = timeout
+        self.outcome: Found | None = None
+
+    @with_llm_proxy()
+    async def run(
+        self,
+        llm_proxy: LLMProxyLike | None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> None:
+        """Run every task.
+
+        Raises:
+            ConfigError: There is no dataset, or the store does not have the resources.
+        """
+        self.outcome = None
+        tasks = train_dataset if val_dataset is None else val_dataset
+        if tasks is None or not len(tasks):
+            raise ConfigError("an evaluation needs tasks", path="val_dataset")
+        self.outcome = await self._measure(tasks, llm_proxy)
+
+    async def _measure(self, tasks: Dataset[Any], llm_proxy: LLMProxyLike | None) -> Found:
+        """Run the tasks with the chosen resources; return what was found."""
+        raise NotImplementedError
 
     async def _roll_out(
         self,
@@ -166,7 +191,7 @@ class _Pass(FastAlgorithm):
         return newest
 
 
-class Evaluation(_Pass):
+class Evaluation(_Pass[BatchOutcome]):
     """Measures an agent on the validation dataset, or else on the training dataset.
 
     Args:
@@ -196,27 +221,14 @@ class Evaluation(_Pass):
         super().__init__(mode, attempts, timeout)
         self._resources = resources
         self._is_enough = is_enough
-        self.outcome: BatchOutcome | None = None
 
-    @with_llm_proxy()
-    async def run(
-        self,
-        llm_proxy: LLMProxyLike | None,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Run every task.
-
-        Raises:
-            ConfigError: There is no dataset, or the store does not have the resources.
-        """
-        self.outcome = None
-        tasks = _require(train_dataset if val_dataset is None else val_dataset)
+    async def _measure(self, tasks: Dataset[Any], llm_proxy: LLMProxyLike | None) -> BatchOutcome:
         snapshot = await self._store_resources(self._resources, llm_proxy, "resources")
-        (self.outcome,) = await self._roll_out(tasks, [snapshot], "eval", self._is_enough)
+        (outcome,) = await self._roll_out(tasks, [snapshot], "eval", self._is_enough)
+        return outcome
 
 
-class Comparison(_Pass):
+class Comparison(_Pass[ComparisonOutcome]):
     """Measures two snapshots on the same tasks at the same time, so that a drift meets both alike.
 
     Args:
@@ -241,33 +253,15 @@ class Comparison(_Pass):
     ) -> None:
         super().__init__(mode, attempts, timeout)
         self._resources = {"before": before, "after": after}
-        self.outcome: ComparisonOutcome | None = None
 
-    @with_llm_proxy()
-    async def run(
-        self,
-        llm_proxy: LLMProxyLike | None,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
-    ) -> None:
-        """Run every task with both.
-
-        Raises:
-            ConfigError: There is no dataset, or the store does not have the resources.
-        """
-        self.outcome = None
-        tasks = _require(train_dataset if val_dataset is None else val_dataset)
+    async def _measure(
+        self, tasks: Dataset[Any], llm_proxy: LLMProxyLike | None
+    ) -> ComparisonOutcome:
         snapshots = [
             await self._store_resources(chosen, llm_proxy, name)
             for name, chosen in self._resources.items()
         ]
-        self.outcome = ComparisonOutcome(*await self._roll_out(tasks, snapshots, "compare"))
-
-
-def _require(tasks: Dataset[Any] | None) -> Dataset[Any]:
-    if tasks is None or not len(tasks):
-        raise ConfigError("an evaluation needs tasks", path="val_dataset")
-    return tasks
+        return ComparisonOutcome(*await self._roll_out(tasks, snapshots, "compare"))
 
 
 def _is_tried_by_evaluation(state: Any) -> bool:

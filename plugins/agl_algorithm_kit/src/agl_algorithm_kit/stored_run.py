@@ -182,17 +182,7 @@ class StoredRun(Run):
     async def enqueue(
         self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
     ) -> list[Rollout]:
-        """Enqueue the tasks that this run has not enqueued before; return all rollouts in order.
-
-        Args:
-            requests: The tasks.
-            batch: Name of the batch; required in a run with a name.
-            first: Index of the first task in the batch.
-
-        Raises:
-            InvalidArgumentError: The batch has no name, or this process has enqueued these tasks
-                before.
-        """
+        """See :meth:`Run.enqueue`; what a killed process enqueued is found by batch and index."""
         await self._check_lease()
         if not batch:
             raise InvalidArgumentError(f"batches of the run {self.name!r} need a name")

@@ -31,7 +31,7 @@ from agl_core.algorithm import (
 )
 from agl_core.errors import ConfigError
 from agl_core.execution import ExecutionStrategy
-from agl_core.execution._garbage import fewer_collections
+from agl_core.garbage import fewer_collections
 from agl_core.ids import generate_id
 from agl_core.llm_server import LLMServer
 from agl_core.metrics import MeasureCalls, Metrics, build_tracker, recording

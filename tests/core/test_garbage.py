@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agl_core.execution._garbage import fewer_collections
+from agl_core.garbage import fewer_collections
 
 
 @pytest.fixture(autouse=True)

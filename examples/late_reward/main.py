@@ -114,7 +114,13 @@ class Walker:
         """Return the samples to train on, with the log-probabilities of their tokens."""
         made = [_row(walk, step) for walk in walks]
         rows = [
-            Row(torch.tensor(r.token_ids), torch.tensor(r.mask), zeros, zeros, 0)
+            Row(
+                torch.tensor(r.token_ids),
+                torch.tensor(r.mask, dtype=torch.bool),
+                zeros,
+                zeros,
+                0,
+            )
             for r in made
             for zeros in [torch.zeros(len(r.token_ids))]
         ]

@@ -23,7 +23,7 @@ class Row:
 
     Attributes:
         token_ids: int64 ``[T]``.
-        mask: bool or 0 and 1, ``[T]``, true where the policy sampled the token.
+        mask: bool ``[T]``, True where the policy sampled the token.
         logprobs: float32 ``[T]``, log-probability that a token was sampled with; 0 elsewhere.
         advantages: float32 ``[T]``, advantage of each token.
         rollout: Number of the row's rollout in the batch.
@@ -42,7 +42,7 @@ class Row:
     @property
     def predicted(self) -> Tensor:
         """Which tokens are trained, bool ``[T]``: those that were sampled, without the first."""
-        return self.mask.bool() & (torch.arange(len(self.mask)) > 0)
+        return self.mask & (torch.arange(len(self.mask)) > 0)
 
 
 @dataclass(frozen=True, slots=True)

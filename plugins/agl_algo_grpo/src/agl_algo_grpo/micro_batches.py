@@ -46,8 +46,7 @@ class MicroBatches:
 
         Args:
             rows: The rows.
-            work: Takes the passes. It must do all of its work again
-                when it is called again.
+            work: Takes the passes. It must do all of its work again when it is called again.
 
         Raises:
             torch.OutOfMemoryError: A pass of one row does not fit.
@@ -56,7 +55,7 @@ class MicroBatches:
             passes = plan(rows, self.max_tokens, pack=self._pack, share=self._share)
             try:
                 return work(passes)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except RuntimeError as error:  # torch.OutOfMemoryError is one
                 if not _is_out_of_memory(error) or not self._shrink(passes):
                     raise
             # Only here, after the handler, does nothing refer to the failed pass.

@@ -429,6 +429,11 @@ def distinct_calls(tree: TraceTree) -> list[MatchedCall]:
     return sorted(tree.find_llm_calls(_EVERY_CALL), key=lambda one: call_order(one.node.span))
 
 
+def calls_among(spans: Sequence[Span]) -> list[MatchedCall]:
+    """Return the calls among the spans of one attempt, as :func:`distinct_calls` does."""
+    return distinct_calls(TraceTree.of_any(spans)) if spans else []
+
+
 def total_tokens(calls: Iterable[MatchedCall]) -> tuple[int | None, int | None]:
     """Return the known tokens of prompts and of responses of calls; None if no call tells it."""
     total_taken = total_given = None

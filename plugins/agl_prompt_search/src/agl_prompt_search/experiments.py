@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from agl_adapters import TraceToMessages, TraceTree, distinct_calls
+from agl_adapters import TraceToMessages, calls_among
 from agl_core.algorithm import BatchOutcome, RolloutOutcome
 from agl_core.emitter import get_message_value
 from agl_core.errors import InvalidArgumentError
@@ -148,7 +148,7 @@ def _in_order(spans: Sequence[Span]) -> list[Span]:
     Their order in the store depends on which of the two sent its span first, and equal rollouts
     must give equal descriptions.
     """
-    calls = distinct_calls(TraceTree.of_any(spans)) if spans else []
+    calls = calls_among(spans)
     repeated = {span.span_id for call in calls for span in call.again}
     once = [span for span in spans if span.span_id not in repeated]
     return sorted(once, key=lambda span: span.start_time or 0.0)

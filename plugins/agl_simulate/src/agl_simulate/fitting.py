@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from agl_adapters import TraceTree, distinct_calls
+from agl_adapters import calls_among
 from agl_core import semconv
 from agl_core.errors import InvalidArgumentError
 from agl_core.store import LightningStore
@@ -85,7 +85,7 @@ def _model_calls(spans: Sequence[Span], record: _Record) -> list[Interval]:
 
     A call that both an SDK and the proxy recorded lasts as long as the proxy saw it.
     """
-    found = distinct_calls(TraceTree.of_any(spans)) if spans else []
+    found = calls_among(spans)
     timed: list[Interval] = []
     for call in found:
         proxied = (span for span in call.spans if span.name == semconv.SPAN_MODEL_CALL)

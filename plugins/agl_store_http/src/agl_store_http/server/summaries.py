@@ -18,6 +18,7 @@ from agl_adapters import (
     MatchedCall,
     TraceToMessages,
     TraceTree,
+    calls_among,
     distinct_calls,
     find_auxiliary_calls,
     total_tokens,
@@ -140,7 +141,7 @@ def _reward_of(span: Span) -> float | None:
 
 def _summarize(rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> RolloutSummary:
     summary = RolloutSummary(rollout_id=rollout_id, attempt_id=attempt_id, spans=len(spans))
-    calls = distinct_calls(TraceTree.of_any(spans)) if spans else []
+    calls = calls_among(spans)
     summary.model_calls = len(calls)
     summary.input_tokens, summary.output_tokens = total_tokens(calls)
     for call in reversed(calls):

@@ -21,7 +21,7 @@ from agl_store_sqlite import SqliteLightningStore
 ALGORITHM = textwrap.dedent(
     """
     import asyncio, json, sys
-    from agl_core.algorithm import Run
+    from agl_algorithm_kit import StoredRun
     from agl_store_http import LightningStoreClient
     from agl_core.types import EnqueueRolloutRequest
 

@@ -38,6 +38,7 @@ import time
 import openai
 
 import agl_core as agl
+from agl_algorithm_kit import run_batch
 
 
 class Agent(agl.LitAgent):
@@ -69,7 +70,7 @@ async def learn(store, train_dataset, llm_proxy, run) -> None:
         retry_condition=["unresponsive", "timeout", "failed"],
     )
     resources = {{"llm": llm_proxy.as_resource()}}
-    await agl.algorithm.run_batch(
+    await run_batch(
         store, train_dataset, resources=resources, config=config, run=run, name="tasks"
     )
 """

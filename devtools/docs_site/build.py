@@ -35,7 +35,8 @@ PAGES, HTML = SITE / "pages", SITE / "html"
 CONFIG = ROOT / "mkdocs.yml"
 COPIED = ("*.md", "docs/*.svg", "docs/*.webp", "llms.txt")
 """Files of the repository that the site has."""
-NOT_COPIED = ("tests/",)
+NOT_COPIED = re.compile(r"tests/|plugins/\w+/src/")
+"""Markdown of tests, and what packages ship for their own pages."""
 FENCE = re.compile(r"^```(\w+) ([^\n`]+)$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 
@@ -47,7 +48,7 @@ def copy_pages() -> list[Path]:
     """Copy the pages, and the files that they link to; return the pages relative to the root."""
     shutil.rmtree(PAGES, ignore_errors=True)
     tracked = output_of("git", "ls-files", "--cached", "--others", "--exclude-standard", *COPIED)
-    names = [name for name in tracked.splitlines() if not name.startswith(NOT_COPIED)]
+    names = [name for name in tracked.splitlines() if not NOT_COPIED.match(name)]
     found = [Path(name) for name in dict.fromkeys(names) if (ROOT / name).is_file()]
     for path in found:
         target = PAGES / path

@@ -18,6 +18,7 @@ ROOT = Path(agl_core.__file__).parents[1]
 PUBLIC = {
     "env",
     "errors",
+    "garbage",
     "hosts",
     "ids",
     "lazy",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -363,11 +364,9 @@ def test_building_the_algorithm_imports_nothing_heavy():
 
 
 def test_a_missing_library_names_its_pip_command(monkeypatch: pytest.MonkeyPatch, taught: Path):
-    import importlib.util
-
-    find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "torch" else find(name, *a)
+        "agl_algo_grpo.algorithm.find_spec",
+        lambda name: None if name == "torch" else find_spec(name),
     )
     with pytest.raises(ImportError, match=r"pip install 'torch'$"):
         agl.Trainer(algorithm=GRPO(model=taught), adapter="trajectory", strategy="shm").fit(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import openai
 import pytest
 
 from agl_algorithm_kit import run_batch
@@ -103,6 +104,39 @@ async def test_a_proxy_that_restarts_costs_no_rollout(bench: Any, proxy: Proxy):
     assert first.metadata["error_type"] == "URLError"
     assert (first.status, second.status) == ("failed", "succeeded")
     assert second.metadata == {"infrastructure_failures": 1}
+
+
+@pytest.mark.parametrize("client", ["openai", "urllib"])
+async def test_a_proxy_that_moves_is_found_soon(bench: Any, proxy: Proxy, client: str):
+    """A resumed run starts its proxy elsewhere: a call that waits for the old one gives up."""
+    new = Proxy()
+    moves: list[asyncio.Task[Any]] = []
+
+    def put(server: Proxy) -> asyncio.Task[Any]:
+        llm = ProxyLLM(endpoint=server.url + "/v1", model="q")
+        return asyncio.ensure_future(bench.store.update_resources("run/step-1", {"llm": llm}))
+
+    async def agent(task: str) -> float:
+        if moves:
+            return 0.5
+        proxy.end()
+        asyncio.get_running_loop().call_later(0.5, lambda: moves.append(put(new)))
+        if client == "urllib":
+            call(proxy.url)
+        url = proxy.url + "/rollout/ro-1/attempt/at-1/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as caller:
+            await caller.chat.completions.create(model="q", messages=[])
+        raise AssertionError("nothing answers")
+
+    await put(proxy)
+    began = time.monotonic()
+    rollout = await run_all(bench, await bench.runner(agent))
+    new.end()
+    assert time.monotonic() - began < 30  # not the 300 s of a proxy that is only away
+    assert rollout.status == "succeeded"
+    first, second = await bench.store.query_attempts(rollout.rollout_id)
+    assert first.metadata["infrastructure"] == "proxy"
+    assert (first.status, second.status) == ("failed", "succeeded")
 
 
 async def test_a_connection_that_fails_elsewhere_is_the_agents(bench: Any, proxy: Proxy):

@@ -123,7 +123,7 @@ async def test_a_call_to_another_server_fails_at_once(late: Late):
 
 
 async def test_patience_ends(late: Late, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(proxy_wait, "_PATIENCE", 0.3)
+    monkeypatch.setattr(proxy_wait, "PROXY_PATIENCE", 0.3)
 
     async def work() -> None:
         url = f"http://127.0.0.1:{late.port}{ATTEMPT}/v1"

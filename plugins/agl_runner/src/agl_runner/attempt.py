@@ -30,12 +30,14 @@ from agl_core.errors import (
     AgentTimeoutError,
     ResourceMissingError,
 )
+from agl_core.proxy import ProxyMove, proxy_move
 from agl_core.runner import KnownErrors, call_replayer
 from agl_core.status import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 from agl_core.sync_calls import Outcome, SyncCalls, end_if_forked
 from agl_runner.final_status import write_final_status
 from agl_runner.infrastructure import (
     find_away,
+    find_move,
     is_the_agents,
     lost_connection,
     proxies_of,
@@ -120,7 +122,10 @@ class AttemptRun:
         self._resources: NamedResources = {}
         self._earlier_failures = 0
         self._began = time.monotonic()
-        self._stop: asyncio.Future[AgentError] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._stop: asyncio.Future[AgentError] = loop.create_future()
+        self._move = ProxyMove(partial(loop.call_soon_threadsafe, self._look_for_move))
+        self._look: asyncio.Task[None] | None = None
 
     def stop(self, reason: AgentError) -> None:
         """Make the attempt fail with ``reason`` soon. Must be called on the attempt's loop."""
@@ -162,6 +167,9 @@ class AttemptRun:
         except Exception as error:
             logger.exception("%s: the final status is not written", self.rollout.rollout_id)
             self.error = self.error or error
+        finally:
+            if self._look is not None:
+                self._look.cancel()
 
     def _agent(self) -> AbstractAsyncContextManager[LitAgent[Any]]:
         agent = self.place.agent
@@ -217,11 +225,17 @@ class AttemptRun:
         return facts if self.place.agent.repeatable else {**facts, "repeatable": False}
 
     async def _wait_for_proxy(self) -> bool:
-        """Return whether a proxy of the agent was away, after it serves again."""
+        """Return whether a proxy of the agent was away, after it serves again or has moved."""
         url = await find_away(proxies_of(self._resources), self._began)
         if url is not None:
-            await wait_for(url)
+            await wait_for(url, self._move)
         return url is not None
+
+    def _look_for_move(self) -> None:
+        """Find out whether the proxy that a model call waits for is elsewhere now."""
+        proxies = proxies_of(self._resources)
+        looking = find_move(self.place.store, self.rollout.resources_id, proxies, self._move)
+        self._look = asyncio.create_task(looking)
 
     async def _find_resources(self) -> NamedResources:
         resources_id = self.rollout.resources_id
@@ -267,6 +281,7 @@ class AttemptRun:
         """Run the agent until it returns, is stopped, or exceeds its timeout."""
         if self._stop.done():
             return Outcome(error=self._stop.result())
+        proxy_move.set(self._move)  # the calls' context is a copy of the attempt's
         call = self._call_agent(agent, resources)
         seconds = self.rollout.config.timeout_seconds
         try:

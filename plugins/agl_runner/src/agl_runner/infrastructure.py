@@ -13,19 +13,25 @@ import http.client
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from agl_core.errors import AgentError, StoreUnavailableError
+from agl_core.proxy import PROXY_PATIENCE
 from agl_core.semconv import INFRASTRUCTURE_CODES, INFRASTRUCTURE_HEADER
 from agl_core.types import ProxyLLM
+from agl_runner.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from agl_core.proxy import ProxyMove
+    from agl_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 300.0
-"""Seconds that an attempt waits for a proxy that is away: supervisors restart programs sooner."""
 _PROBE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 2.0
+"""Between two reads of the resources of an attempt whose proxy is away."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 _MOST_CAUSES: Final = 64
@@ -85,24 +91,50 @@ async def find_away(proxies: Iterable[str], since: float) -> str | None:
     return None
 
 
-async def wait_for(url: str, patience: float = PATIENCE) -> bool:
-    """Wait until a proxy serves; return whether it did in time.
+async def wait_for(url: str, move: ProxyMove) -> bool:
+    """Wait until a proxy serves; return whether it does. The wait ends when the proxy has moved.
 
     Args:
         url: URL of the proxy, without a path.
-        patience: Longest wait, in seconds.
+        move: Says whether it has.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + PROXY_PATIENCE
     pause = _FIRST_PAUSE
     while await _uptime(url) is None:
         if pause == _FIRST_PAUSE:
             logger.warning("the proxy at %s is away; its agents' tasks wait for it", url)
+        if move.has_happened():
+            logger.warning("the proxy at %s is at another address now", url)
+            return False
         if time.monotonic() + pause > deadline:
-            logger.error("the proxy at %s has been away for %.0f s", url, patience)
+            logger.error("the proxy at %s has been away for %.0f s", url, PROXY_PATIENCE)
             return False
         await asyncio.sleep(pause)  # another machine's process gives no sign that it starts
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     return True
+
+
+async def find_move(
+    store: LightningStore, resources_id: str | None, proxies: Sequence[str], move: ProxyMove
+) -> None:
+    """Set a move once the resources of an attempt name other proxies than those it was given.
+
+    Args:
+        store: The store of the resources.
+        resources_id: Their snapshot; None means the latest one.
+        proxies: URLs of the attempt's proxies, without their paths.
+        move: What the attempt's model calls look at.
+    """
+    while True:
+        try:
+            resources = await Snapshots(store).get(resources_id)
+        except StoreUnavailableError as error:
+            logger.warning("the resources of a waiting attempt cannot be read: %s", error)
+        else:
+            if resources is not None and not set(proxies) <= set(proxies_of(resources)):
+                move.set()
+                return
+        await asyncio.sleep(_LOOK_SECONDS)  # stores of others may not tell what changes
 
 
 def is_the_agents(error: BaseException) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from typing import Any, Final
 
+from agl_core.proxy import PROXY_PATIENCE, proxy_move
+
 _logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 300.0
-"""Seconds that a call waits for: supervisors restart programs sooner."""
 _MOST_REPEATS: Final = 3
 _CONNECT_SECONDS: Final = 5.0
 _PAUSE: Final = 0.2
@@ -36,6 +37,7 @@ class ProxyWait:
             url.port or (443 if url.scheme == "https" else 80),
         )
         self._repeats = 0
+        self._deadline = math.inf
 
     def repeats(self, error: Exception) -> bool:
         """Return whether the call is to be repeated, once the proxy takes connections."""
@@ -49,22 +51,29 @@ class ProxyWait:
         return True
 
     def wait(self) -> bool:
-        """Block until the proxy takes connections; return whether it did in time."""
-        deadline = time.monotonic() + _PATIENCE
+        """Block until the proxy takes connections; return whether it did in time.
+
+        The wait also ends when the runner sees that the attempt's proxies have moved.
+        """
+        self._deadline = time.monotonic() + PROXY_PATIENCE
         while not self._is_open():
-            if time.monotonic() > deadline:
+            if self._is_in_vain():
                 return False
             time.sleep(_PAUSE)
         return True
 
     async def wait_async(self) -> bool:
         """Wait as :meth:`wait` does, without blocking the event loop."""
-        deadline = time.monotonic() + _PATIENCE
+        self._deadline = time.monotonic() + PROXY_PATIENCE
         while not await asyncio.to_thread(self._is_open):
-            if time.monotonic() > deadline:
+            if self._is_in_vain():
                 return False
             await asyncio.sleep(_PAUSE)
         return True
+
+    def _is_in_vain(self) -> bool:
+        move = proxy_move.get()
+        return time.monotonic() > self._deadline or (move is not None and move.has_happened())
 
     def _is_open(self) -> bool:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from agl_core.store import LightningStore
 from agl_serving import Message, Receive, Send
@@ -41,8 +40,10 @@ class OlderApp:
         headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
         headers.append((b"content-length", b"%d" % len(body)))
 
-        async def again() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
+        changed: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return changed.pop() if changed else await receive()
 
         await self._app({**scope, "headers": headers}, again, send)
 

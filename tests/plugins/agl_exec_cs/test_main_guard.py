@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from agl_exec_cs.children import _interrupt
 
 PROGRAM = """
 import agl_core as agl
@@ -40,6 +44,14 @@ def test_a_program_without_a_main_guard_ends_with_one_error(tmp_path: Path, meth
         'use start_method="fork"'
     )
     assert done.stdout.count("imported") <= 3, "processes that cannot start are not replaced"
+
+
+def test_a_process_that_just_ended_is_not_interrupted() -> None:
+    """The fork server knows that it ended before the process object does."""
+    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    process.start()
+    process.join()
+    _interrupt(process)
 
 
 def test_a_process_of_another_library_says_it_itself(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -133,6 +134,7 @@ class Children:
         self._on_death = on_death
         self._on_end = on_end
         self._children: list[_Child] = []
+        self._in_vain = False  # a child has said that none can start
         # Only the watching thread reads exit codes. waitpid() reports a child once, so with two
         # readers one would miss it.
         self._watcher = threading.Thread(target=self._watch, name="agl-children", daemon=True)
@@ -179,6 +181,10 @@ class Children:
             (lambda process: process.kill(), self._terminate_timeout),
         ]
         self._stop.set()
+        if self._in_vain:
+            # They only import the program: nothing of theirs ends in order, and an interrupt there
+            # writes a traceback.
+            del steps[1]
         for act, seconds in steps:
             try:
                 for child in self._children:
@@ -215,8 +221,9 @@ class Children:
             if self._on_death is not None and self._on_death(child.name):
                 child.deaths = 0
             failure = self._death(child, stopping=stopping)
-            in_vain = child.process.exitcode == IMPORTS_MAIN
-            if failure and not stopping and not in_vain and child.deaths < self._max_restarts:
+            self._in_vain |= child.process.exitcode == IMPORTS_MAIN
+            restarts = 0 if self._in_vain else self._max_restarts
+            if failure and not stopping and child.deaths < restarts:
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
                 child.launch(self._context)
@@ -246,5 +253,7 @@ class Children:
 
 
 def _interrupt(process: BaseProcess) -> None:
+    # Of a process that just ended, the fork server may have taken the pid back.
     if process.pid is not None:
-        os.kill(process.pid, signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)

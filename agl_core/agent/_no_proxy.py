@@ -59,9 +59,9 @@ def call_directly(hosts: Iterable[str] = LOOPBACK) -> None:
 
 def call_models_directly(resources: Mapping[str, Resource]) -> None:
     """Do the same for the hosts of models that run on this machine or behind agl's proxy."""
-    if not proxy_variables():
-        return
     models = [one for one in resources.values() if isinstance(one, LLM)]
+    if not models or not proxy_variables():
+        return
     hosts = [(_host(one.get_base_url()), one) for one in models]
     call_directly(
         [host for host, one in hosts if host and (isinstance(one, ProxyLLM) or is_loopback(host))]

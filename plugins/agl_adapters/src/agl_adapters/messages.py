@@ -11,7 +11,7 @@ from agl_adapters.config import MessagesConfig
 from agl_adapters.dialects import GEN_AI_PARTS
 from agl_adapters.model_call import ModelCall, at
 from agl_adapters.otel_spans import as_spans
-from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken
+from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken, is_same_inside
 from agl_adapters.vocabulary import count_unread, is_model_call
 from agl_core.adapter import AdapterReport, Reason, TraceAdapter
 from agl_core.errors import InvalidArgumentError
@@ -33,9 +33,10 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
 
     Calls whose messages were not captured are left out and counted, and so are repetitions and
     answers that broke off. Of several spans of one call the first is kept. Of a call nested in a
-    call the inner one is kept, unless only the outer one has a response id. Of a call with several
-    choices, the one is kept that a later call goes on with; if no call does, each choice becomes a
-    conversation of its own. Auxiliary calls, such as those for a title, are left out.
+    call the inner one is kept, unless only the outer one has a response id; if both have one, they
+    are one call if their answers are equal. Of a call with several choices, the one is kept that a
+    later call goes on with; if no call does, each choice becomes a conversation of its own.
+    Auxiliary calls, such as those for a title, are left out.
     """
 
     @configured_by(MessagesConfig)
@@ -57,18 +58,17 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         tools_below = _tool_spans(spans)
         parents = {span.span_id: span.parent_id for span in spans}
         calls: list[tuple[Span, ModelCall]] = []
-        ids: dict[str, str | None] = {}  # of the responses
+        recorded: dict[str, ModelCall] = {}  # by span id
         seen = SeenCalls()
         for span in spans:
             if not (is_model_call(span.attributes) or _is_legacy_call(span)):
                 continue
             _check_legacy(span)
             call = ModelCall(span.attributes)
-            response_id = call.response_id
             if not any(call.find(field)[1] for field in ("system", "prompt", "completion")):
                 report.leave_out("call", Reason.NO_MESSAGES)
                 continue
-            ids[span.span_id] = response_id
+            recorded[span.span_id] = call
             if seen.find(span, call) is not None:
                 report.leave_out("call", Reason.DUPLICATE_RESPONSE)
                 continue
@@ -77,7 +77,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
                 continue
             calls.append((span, call))
             seen.add(span, call)
-        repetitions = _repetitions(ids, parents)
+        repetitions = _repetitions(recorded, parents)
         once = [(span, call) for span, call in calls if span.span_id not in repetitions]
         auxiliary = {} if self.keep_auxiliary else auxiliary_calls(once)
         conversations: list[OpenAIMessages] = []
@@ -97,25 +97,28 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         return conversations, report
 
 
-def _repetitions(ids: Mapping[str, str | None], parents: Mapping[str, str | None]) -> set[str]:
-    """Return the calls that repeat a call nested in them, or around them.
+def _repetitions(recorded: Mapping[str, ModelCall], parents: Mapping[str, str | None]) -> set[str]:
+    """Return the spans of calls that repeat a call nested in them, or around them.
 
     Args:
-        ids: Response id by span id, of all calls.
+        recorded: All calls by span id.
         parents: Parent's span id by span id, of all spans.
     """
     repetitions: set[str] = set()
-    for inner in ids:
+    for inner, call in recorded.items():
         outer, passed = parents.get(inner), {inner}
-        while outer is not None and outer not in ids and outer not in passed:
+        while outer is not None and outer not in recorded and outer not in passed:
             passed.add(outer)
             outer = parents.get(outer)
-        if outer is None or outer not in ids:
+        if outer is None or outer not in recorded:
             continue
-        if ids[outer] is None:
+        around = recorded[outer]
+        if around.response_id is None:
             repetitions.add(outer)
-        elif ids[inner] is None:
+        elif call.response_id is None:
             repetitions.add(inner)
+        elif around.response_id != call.response_id and is_same_inside(around, call):
+            repetitions.add(outer)
     return repetitions
 
 

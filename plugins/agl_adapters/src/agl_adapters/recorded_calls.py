@@ -16,6 +16,7 @@ __all__ = [
     "chosen_choice",
     "ended_by_agent",
     "is_broken",
+    "is_same_inside",
     "overlap",
     "sent_messages",
 ]
@@ -78,6 +79,18 @@ def _is_same(span: Span, call: ModelCall, other: Span, known: ModelCall) -> bool
     if row is other_row and mine is not None and mine != theirs:
         return False
     return len(pairs) == 2 or overlap(span, other)  # equal tokens were sampled once
+
+
+def is_same_inside(outer: ModelCall, inner: ModelCall) -> bool:
+    """Return whether a call nested in another is the same one, recorded by the client below it.
+
+    A framework may have no response id, or one of its own: LangChain's is that of its run. Then
+    both must have the same answer.
+    """
+    if outer.response_id is None:
+        return True
+    answers = answers_of(outer)
+    return bool(answers) and answers == answers_of(inner)
 
 
 def overlap(one: Span, other: Span) -> bool:

@@ -15,7 +15,13 @@ from agl_adapters.clocks import align_clocks, is_remote
 from agl_adapters.foreign_spans import with_conventions
 from agl_adapters.model_call import ModelCall
 from agl_adapters.otel_spans import as_spans
-from agl_adapters.recorded_calls import SeenCalls, call_order, chosen_choice, is_broken
+from agl_adapters.recorded_calls import (
+    SeenCalls,
+    call_order,
+    chosen_choice,
+    is_broken,
+    is_same_inside,
+)
 from agl_adapters.repair import enclosing_nodes
 from agl_adapters.vocabulary import agent_name, count_unread, is_model_call
 from agl_core import semconv
@@ -294,7 +300,8 @@ class TraceTree:
         The agent of a call is the nearest named agent above it. An agent that does not match hides
         the spans below it, down to the next agent that matches. A call nested in a call is the same
         call, recorded by a framework and by the client that it uses. The client has more data, so
-        the inner one is kept, unless only the outer one has a response id. Of several spans of one
+        the inner one is kept, unless only the outer one has a response id. If both have one, their
+        answers must be equal, since some frameworks make ids of their own. Of several spans of one
         call (:class:`~agl_adapters.recorded_calls.SeenCalls`) the first is kept, with the data of
         the first that has token ids. A call that failed is left out: what was recorded of its
         answer is not an answer. So is a call that a recording answered: its tokens were sampled in
@@ -356,7 +363,7 @@ class TraceTree:
                             calls[twin] = MatchedCall(first.node, first.agent, call, first.again)
                 elif label is not None:
                     found = MatchedCall(node, label, call)
-                    if outer is not None and outer.call.response_id is None:
+                    if outer is not None and is_same_inside(outer.call, call):
                         superseded.add(outer.node.id)
                         found.again.extend(outer.spans)
                     outer = found

@@ -25,7 +25,7 @@ SOURCE = f"plugins/{MODULE}/src/{MODULE}/adapter.py"
 FOLDERS = (f"plugins/{MODULE}", f"tests/plugins/{MODULE}")
 OF_ALL_PACKAGES = (
     *("tests/docs/test_public_names.py", "tests/docs/test_settings_page.py"),
-    *("tests/core/plugins/test_known_packages.py", "tests/devtools/test_private_parts.py"),
+    *("tests/plugins/agl_bundle/test_catalogue_of_agl.py", "tests/devtools/test_private_parts.py"),
     f"tests/docs/test_docs_run.py::test_page[plugins/{MODULE}/README.md]",
 )
 """Tests that look at every package."""

@@ -43,7 +43,7 @@ CASES = [
     if program in TRANSLATED or template in ("qwen", "mistral")
 ]
 TITLES = {"opencode"}
-"""Programs that also ask for a title of the conversation, which is a row of its own."""
+"""Programs that also ask for a title of the conversation, which is left out by default."""
 TITLE_REFUSED = {("opencode", "mistral")}
 """A chat call passes unchanged. This program's call for a title has two messages of the user in a
 row, which the template refuses with and without a proxy; the program goes on without a title."""
@@ -155,7 +155,7 @@ def test_a_program_finishes_a_task_and_every_sampled_token_is_recorded_once(
         lost |= set(named)
     assert sorted(lost) == list(PROGRAMS[name].lost)
 
-    rows, report = TraceToTrajectory().adapt_with_report(spans)
+    rows, report = TraceToTrajectory(keep_auxiliary=True).adapt_with_report(spans)
     trained = [
         [(row.token_ids[at], row.logprobs[at]) for at in range(*where)]
         for row in rows
@@ -168,6 +168,7 @@ def test_a_program_finishes_a_task_and_every_sampled_token_is_recorded_once(
     assert all(row.certificate.logprobs_present for row in rows), report
     title = name in TITLES and (name, template) not in TITLE_REFUSED
     assert len(rows) == PROGRAMS[name].rows + title, report
+    assert len(TraceToTrajectory().adapt(spans)) == PROGRAMS[name].rows, "no title is trained on"
 
 
 def refusals(backend: Backend, template: str) -> int:

@@ -14,7 +14,7 @@ from agl_core.store import encode_span
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
 
-from .hostile_calls import ANSWERS, HI, KEY, REQUESTS, huge_requests
+from .hostile_calls import ANSWERS, HI, KEY, REQUESTS, chat, huge_requests
 from .raw_backend import RawBackend, http_response, raw_call
 
 PATHS = ("/chat/completions", "/responses", "/messages", "/completions", "/embeddings", "/score")
@@ -114,6 +114,18 @@ async def test_bodies_of_too_many_values(
     port, url = target(proxy, claim, "/chat/completions")
     status, _, told = await raw_call(port, url, huge_requests()[name])
     assert (status, json.loads(told)["error"]["code"]) == (413, "too_many_values")
+    assert raw.requests == []
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages"])
+async def test_conversations_of_too_many_messages(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout, path: str
+):
+    proxy = await serve(backend(raw))
+    port, url = target(proxy, claim, path)
+    status, _, told = await raw_call(port, url, chat(messages=[{}] * 100_001))
+    assert status == 400
+    assert b"messages has more than 100,000 messages" in told
     assert raw.requests == []
 
 

@@ -56,7 +56,11 @@ STREAMS_AND_STUBS = [
     "/v1/logs",
     "/v1/development/profiles",
 ]
-RESOURCES = ["/v1/agl/resources", "/v1/agl/resources/{resources_id}"]
+RESOURCES = [
+    "/v1/agl/resources",
+    "/v1/agl/resources/{resources_id}",
+    "/v1/agl/resources/{resources_id}/swap",
+]
 
 
 @pytest.mark.timeout(600)

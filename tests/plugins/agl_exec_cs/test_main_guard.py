@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from agl_exec_cs.children import _interrupt
+from agl_exec_cs.store_access import UrlPublisher
 
 PROGRAM = """
 import agl_core as agl
@@ -52,6 +54,15 @@ def test_a_process_that_just_ended_is_not_interrupted() -> None:
     process.start()
     process.join()
     _interrupt(process)
+
+
+def test_a_runner_that_died_early_does_not_keep_the_url_from_others() -> None:
+    publisher = UrlPublisher(multiprocessing.get_context("spawn"), None, 1.0)
+    dead, waiting = publisher.new_access().url, publisher.new_access().url
+    assert isinstance(dead, Connection) and isinstance(waiting, Connection)
+    dead.close()
+    publisher.publish("http://127.0.0.1:1")
+    assert waiting.recv() == "http://127.0.0.1:1"
 
 
 def test_a_process_of_another_library_says_it_itself(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,5 +81,5 @@ class UrlPublisher:
         if self._known is None:
             self._known = StoreAccess.over_http(url, self._reconnect_timeout)
         for connection in self._waiting:
-            connection.send(url)
-            connection.close()
+            with connection, suppress(BrokenPipeError):  # a runner that died is replaced
+                connection.send(url)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import time
 from typing import Any, Final
@@ -37,7 +36,6 @@ class ProxyWait:
             url.port or (443 if url.scheme == "https" else 80),
         )
         self._repeats = 0
-        self._deadline = math.inf
 
     def repeats(self, error: Exception) -> bool:
         """Return whether the call is to be repeated, once the proxy takes connections."""
@@ -55,25 +53,21 @@ class ProxyWait:
 
         The wait also ends when the runner sees that the attempt's proxies have moved.
         """
-        self._deadline = time.monotonic() + PROXY_PATIENCE
+        deadline = time.monotonic() + PROXY_PATIENCE
         while not self._is_open():
-            if self._is_in_vain():
+            if _is_in_vain(deadline):
                 return False
             time.sleep(_PAUSE)
         return True
 
     async def wait_async(self) -> bool:
         """Wait as :meth:`wait` does, without blocking the event loop."""
-        self._deadline = time.monotonic() + PROXY_PATIENCE
+        deadline = time.monotonic() + PROXY_PATIENCE
         while not await asyncio.to_thread(self._is_open):
-            if self._is_in_vain():
+            if _is_in_vain(deadline):
                 return False
             await asyncio.sleep(_PAUSE)
         return True
-
-    def _is_in_vain(self) -> bool:
-        move = proxy_move.get()
-        return time.monotonic() > self._deadline or (move is not None and move.has_happened())
 
     def _is_open(self) -> bool:
         try:
@@ -81,3 +75,9 @@ class ProxyWait:
         except OSError:
             return False
         return True
+
+
+def _is_in_vain(deadline: float) -> bool:
+    """Return whether a wait ends without the proxy: too late, or it is elsewhere now."""
+    move = proxy_move.get()
+    return time.monotonic() > deadline or (move is not None and move.has_happened())

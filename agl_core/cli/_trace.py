@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,8 @@ def trace(as_json: bool, command: tuple[str, ...]) -> int:
     COMMAND is a command of agl with its options, or a program, such as `python script.py`. Calls
     in its child processes are shown, too. The exit code is that of COMMAND.
     """
+    import tempfile
+
     argv = _argv(command)
     with tempfile.TemporaryDirectory(prefix="agl-trace-") as folder:
         file = Path(folder) / "calls.jsonl"
@@ -65,6 +65,8 @@ def _argv(command: Sequence[str]) -> list[str]:
 
 def _run(argv: list[str], file: Path, output: Any) -> int:
     """Run a program with tracing, and return its exit code."""
+    import subprocess
+
     sys.stdout.flush()
     environ = {**os.environ, TRACE_VARIABLE: str(file)}
     with subprocess.Popen(argv, env=environ, stdout=output) as process:  # noqa: S603

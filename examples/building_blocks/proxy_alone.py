@@ -11,8 +11,8 @@ import os
 from openai import AsyncOpenAI
 
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 
 async def call(model_url: str) -> None:

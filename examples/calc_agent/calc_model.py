@@ -51,7 +51,7 @@ def _simulated() -> str:
     """Start the simulated model; return its base URL."""
     import atexit
 
-    from agl_testing.models import ScriptedModels
+    from agl_scripted import ScriptedModels
 
     print(
         "No OPENAI_BASE_URL or OPENAI_API_KEY: a SIMULATED model answers (rules and dice, not a "
@@ -69,7 +69,7 @@ def simulate(request: Any) -> Any:
     Args:
         request: Body of the request. Its messages and its ``seed`` determine the random numbers.
     """
-    from agl_testing.models import Reply, ToolCall
+    from agl_scripted import Reply, ToolCall
 
     messages: list[dict[str, Any]] = request["messages"]
     question = next(m["content"] for m in messages if m["role"] == "user")

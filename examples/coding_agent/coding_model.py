@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from agl_testing.models import Reply, SeenRequest, ToolCall
+from agl_scripted import Reply, SeenRequest, ToolCall
 
 __all__ = ["answer"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import agl_core as agl
 from agl_core import semconv
 from agl_core.algorithm import RolloutOutcome
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from program_agent import CACHE, TASK, solve
 from program_install import InstallError, install
 from program_model import answer

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from agl_testing.models import Reply, SeenRequest, ToolCall
+from agl_scripted import Reply, SeenRequest, ToolCall
 
 __all__ = ["answer"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import agl_core as agl
 from agl_core import semconv
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from packing import PROMPTS, TASKS
 from packing_model import answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agl_testing.models import Reply, SeenRequest, ToolCall
+from agl_scripted import Reply, SeenRequest, ToolCall
 from packing import NEEDED, WEATHER
 
 __all__ = ["answer"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import agl_core as agl
 from agl_core.emitter import get_rewards_from_span
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from guard import Guard
 from support_agent import POLICY, PROMPTS, TASKS, client, handle
 from support_model import answer

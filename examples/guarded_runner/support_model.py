@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agl_testing.models import Reply, SeenRequest, ToolCall
+from agl_scripted import Reply, SeenRequest, ToolCall
 from support_agent import numbers
 
 __all__ = ["answer"]

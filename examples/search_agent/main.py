@@ -14,7 +14,7 @@ from typing import Any
 
 import agl_core as agl
 from agl_core import semconv
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from pages import make_questions
 from search_agent import AGENTS, client, index
 from search_model import answer

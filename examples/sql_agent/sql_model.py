@@ -51,7 +51,7 @@ def endpoint_of(llm: agl.LLM) -> tuple[str | None, str, str]:
 @functools.cache
 def _simulated() -> str:
     """Start the simulated model; return its base URL."""
-    from agl_testing.models import ScriptedModels
+    from agl_scripted import ScriptedModels
 
     print(
         "No OPENAI_BASE_URL or OPENAI_API_KEY: a SIMULATED model answers (rules and dice, not a "
@@ -69,7 +69,7 @@ def simulate(request: Any) -> Any:
     Args:
         request: Body of the request. Its question and its ``seed`` determine the random numbers.
     """
-    from agl_testing.models import Reply
+    from agl_scripted import Reply
 
     messages = request["messages"]
     asked = next(m["content"] for m in messages if m["role"] == "user")

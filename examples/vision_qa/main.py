@@ -14,7 +14,7 @@ from typing import Any
 
 import agl_core as agl
 from agl_core import semconv
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from pictures import make_questions
 from vision_agent import MATCHES, PROTOCOLS, make_agent
 from vision_model import answer

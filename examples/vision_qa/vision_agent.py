@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 import agl_core as agl
 from agl_judge import Judge
-from agl_testing.models import ModelEndpoint
+from agl_scripted import ModelEndpoint
 
 __all__ = ["MATCHES", "PROTOCOLS", "exact_match", "make_agent"]
 

@@ -9,7 +9,7 @@ import struct
 import zlib
 from typing import Any
 
-from agl_testing.models import Reply, SeenRequest
+from agl_scripted import Reply, SeenRequest
 from pictures import COLOURS, HEIGHT, Bar
 
 __all__ = ["answer", "read_bars"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import agl_core as agl
 from agl_core import semconv
-from agl_testing.models import ModelEndpoint, real_or_scripted
+from agl_scripted import ModelEndpoint, real_or_scripted
 from shop import make_goals
 from shop_agent import client, make_agent
 from shop_model import answer

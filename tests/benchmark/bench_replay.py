@@ -16,8 +16,8 @@ from agl_core.types import LLM, NamedResources
 from agl_proxy_direct import DirectProxy
 from agl_replay import replay
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 pytestmark = pytest.mark.benchmark

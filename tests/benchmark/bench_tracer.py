@@ -30,9 +30,9 @@ from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
 from agl_core.store import encode_span
 from agl_core.types import Span
+from agl_scripted import Reply
+from agl_scripted import openai as scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply
-from agl_testing.models import openai as scripted
 from agl_tracer_otel import OtelTracer
 from agl_tracer_otel import model_calls as recording_of_calls
 

@@ -22,9 +22,8 @@ from agl_core.genai import translate_request
 from agl_core.tracer import Tracer
 from agl_core.types import Span
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels, SeenRequest, ToolCall, prompt_tokens
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels, ToolCall
-from agl_testing.models import SeenRequest, prompt_tokens
 
 __all__ = ["ASPECTS", "FRAMEWORKS", "Observation", "load", "observe", "weather_script"]
 

@@ -21,8 +21,8 @@ from patch_snapshot import changes, snapshot
 
 import agl_core as agl
 from agl_adapters import TracerTraceToTriplet
+from agl_scripted import ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import ScriptedModels
 from agl_testing.network import loopback_only
 
 PACKAGES = ("agents", "anthropic", "crewai", "langchain_core", "langgraph", "openai", "threading")

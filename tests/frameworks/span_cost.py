@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from agl_scripted import Reply
+from agl_scripted import openai as scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply
-from agl_testing.models import openai as scripted
 from agl_tracer_otel import OtelTracer
 
 __all__ = ["SIZES", "chat_request", "chat_response", "chat_stream", "print_cost"]

@@ -10,8 +10,8 @@ import pytest
 
 from agl_core.tracer import Tracer
 from agl_core.types import Span
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
 
 __all__ = [
     "HI",

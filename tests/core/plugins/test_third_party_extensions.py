@@ -10,7 +10,7 @@ import json
 import pytest
 
 from agl_core.types import LLM, OpaqueResource, ResourcesUpdate
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 
 HOOKS = """
 from agl_core.plugins import CheckSpec, DialectSpec, ProviderSpec, ResourceSpec, hookimpl

@@ -13,8 +13,8 @@ import agl_core as agl
 from agl_core.errors import ConfigError, LLMServerError, PluginNotFoundError
 from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 from agl_train import read_train_file
 
 

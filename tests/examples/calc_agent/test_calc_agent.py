@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agl_core import LLM
-from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_scripted import Reply, ScriptedModels, ToolCall
 
 pytestmark = pytest.mark.heavy
 

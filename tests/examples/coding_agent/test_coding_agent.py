@@ -12,8 +12,8 @@ import pytest
 import agl_core as agl
 import sandbox as sandbox_module
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, Script, ScriptedModels, ToolCall, real_or_scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, Script, ScriptedModels, ToolCall, real_or_scripted
 from agl_tracer_otel import OtelTracer
 from coding_agent import PROMPTS, client, mend, use
 from coding_model import answer

@@ -19,8 +19,8 @@ import pytest
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_core.types import AttemptedRollout, Span
+from agl_scripted import TEMPLATES, Reply, ScriptedModels, SeenRequest, TemplateError
 from agl_store_http import LightningStoreClient
-from agl_testing.models import TEMPLATES, Reply, ScriptedModels, SeenRequest, TemplateError
 from program_agent import TASK, run_program
 from program_install import Installed, InstallError, install
 from program_model import answer

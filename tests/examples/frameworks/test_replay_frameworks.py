@@ -18,9 +18,8 @@ from agl_core.types import NamedResources, Rollout
 from agl_proxy_direct import DirectProxy
 from agl_replay import replay
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import SeenRequest
 from agl_tracer_otel import OtelTracer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "frameworks"))

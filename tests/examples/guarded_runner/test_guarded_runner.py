@@ -13,8 +13,8 @@ import pytest
 import agl_core as agl
 from agl_core.emitter import get_rewards_from_span
 from agl_runner import LitAgentRunner
+from agl_scripted import ScriptedModels, real_or_scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels, real_or_scripted
 from agl_tracer_otel import OtelTracer
 from guard import Guard, Rule, guarded
 from support_agent import POLICY, PROMPTS, TASKS, client, handle

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "rl_digits"))
 
 import agl_core as agl
-from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_scripted import Reply, ScriptedModels, ToolCall
 from digits import (  # pyright: ignore[reportMissingImports]
     client,
     make_tasks,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_testing.models import real_or_scripted
+from agl_scripted import real_or_scripted
 from index import Index
 from pages import Page, make_pages, make_questions
 from search_agent import client, exact_match, result_of

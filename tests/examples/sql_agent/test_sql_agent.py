@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agl_core import LLM
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 pytestmark = pytest.mark.heavy

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "two_agents"))
 import agl_core as agl
 import team  # pyright: ignore[reportMissingImports]
 from agl_core.emitter import get_rewards_from_span
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 from team import (  # pyright: ignore[reportMissingImports]
     POLICIES,

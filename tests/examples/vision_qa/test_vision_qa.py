@@ -11,8 +11,8 @@ import pytest
 
 import agl_core as agl
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, SeenRequest, real_or_scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, SeenRequest, real_or_scripted
 from agl_tracer_otel import OtelTracer
 from pictures import Bar, data_url, draw, make_questions
 from vision_agent import MATCHES, PROTOCOLS, exact_match, make_agent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_testing.models import real_or_scripted
+from agl_scripted import real_or_scripted
 from shop import Product, Shop, make_goals, make_products
 from shop_agent import MAX_STEPS, client
 from shop_model import answer

@@ -13,8 +13,8 @@ from agl_algo_apo import APO
 from agl_core.agent import LitAgent, rollout
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, PromptTemplate
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 SEED_PROMPT = "Answer {question} well"
 SMALL: dict[str, Any] = {

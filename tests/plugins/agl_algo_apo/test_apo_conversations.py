@@ -8,7 +8,7 @@ import openai
 
 from agl_core.agent import rollout
 from agl_core.types import PromptTemplate
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 
 
 def test_the_critic_sees_what_the_agent_asked_and_got(

@@ -11,7 +11,7 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import FINISHED_STATUSES, PromptTemplate
-from agl_testing.models import Reply, ScriptedModels, SeenRequest
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 
 
 def is_edit(request: SeenRequest) -> bool:

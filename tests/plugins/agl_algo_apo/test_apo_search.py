@@ -12,7 +12,7 @@ import pytest
 from agl_algo_apo import APO
 from agl_core.agent import rollout
 from agl_core.types import FINISHED_STATUSES, LLM, PromptTemplate
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 
 
 def rollouts_of(store: Any) -> list[Any]:

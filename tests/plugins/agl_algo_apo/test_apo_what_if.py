@@ -10,7 +10,7 @@ import pytest
 
 from agl_core.errors import MissingDependencyError, RunFailedError
 from agl_core.types import LLM, PromptTemplate
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from tests.plugins.agl_prompt_search.two_turns import TwoTurns, obedient, question, results
 
 CAREFUL = "Be careful with {question}"

@@ -11,8 +11,8 @@ import pytest
 
 from agl_core.agent import LitAgent
 from agl_core.types import FINISHED_STATUSES
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 SEEDS = {"plan": "Plan {question}", "answer": "Answer {question}"}
 

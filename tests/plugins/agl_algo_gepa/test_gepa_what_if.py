@@ -11,8 +11,8 @@ from agl_algo_gepa import GEPA
 from agl_core.trainer import Trainer
 from agl_core.types import LLM, PromptTemplate
 from agl_prompt_search import MeteredModel
+from agl_scripted import ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels
 from tests.plugins.agl_prompt_search.two_turns import TwoTurns, obedient, question, results
 
 CAREFUL = "Be careful with {question}"

@@ -14,7 +14,7 @@ import pytest
 from openai import APIError, AsyncOpenAI
 
 from agl_algo_grpo.samples import Decision
-from agl_testing.models import Reply, Token, tokenize
+from agl_scripted import Reply, Token, tokenize
 
 from .test_grpo_samples import decision_on, outcome_of
 
@@ -32,7 +32,7 @@ def template(monkeypatch: pytest.MonkeyPatch) -> None:
         texts = [text for part in [*parts, (" <assistant>", "")] for text in part]
         return [token for text in texts for token in tokenize(text)]
 
-    monkeypatch.setattr("agl_testing.models.openai.prompt_tokens", prompt_tokens)
+    monkeypatch.setattr("agl_scripted.openai.prompt_tokens", prompt_tokens)
 
 
 def ids(*texts: str) -> list[int]:

@@ -24,8 +24,8 @@ from agl_algo_grpo.samples import Decision, Learner, Reason, Step, decide
 from agl_core.algorithm import RolloutOutcome
 from agl_core.errors import ConfigError
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 from tests.processes import running_below
 

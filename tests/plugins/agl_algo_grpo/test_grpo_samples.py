@@ -18,8 +18,8 @@ from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decid
 from agl_core.algorithm import RewardRange, RolloutOutcome
 from agl_core.types import RolloutStatus
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 Agent = Callable[[AsyncOpenAI], Awaitable[None]]
 

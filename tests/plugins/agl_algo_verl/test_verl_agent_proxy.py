@@ -14,8 +14,8 @@ from agl_algo_verl.agent_proxy import AgentProxy, model_list
 from agl_algo_verl.health import HealthWatch
 from agl_core.errors import ConfigError, LLMServerError
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 SAMPLING: dict[str, Any] = {"train": {"temperature": 0.9}, "val": {"temperature": 0.0}}
 

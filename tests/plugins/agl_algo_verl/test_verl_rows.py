@@ -16,7 +16,7 @@ from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMe
 from agl_algo_verl.rows import Row, RowBuilder, fit_rows
 from agl_core.errors import ConfigError
 from agl_core.types import LLM, Span
-from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_scripted import Reply, ScriptedModels, ToolCall
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -247,7 +247,7 @@ class TestAgainstTheServer:
                 tool = {"tool_call_id": called["id"]}
                 assert await agent.say("2", role="tool", message=tool, tools=tools) == "It is 2."
                 spans = await agent.spans()
-            from agl_testing.models import prompt_tokens
+            from agl_scripted import prompt_tokens
 
             rows, _ = RowBuilder("transition", TraceToTrajectory()).build(spans)
             assert [(row.prompt_ids, row.response_ids, row.logprobs) for row in rows] == [

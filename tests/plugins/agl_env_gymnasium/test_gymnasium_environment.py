@@ -24,8 +24,8 @@ from agl_env_gymnasium.spaces import (
     observation_text,
     read_action,
 )
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 DIRECTIONS = ["left", "down", "right", "up"]
 LAKE: dict[str, Any] = {"make": {"is_slippery": False}, "actions": DIRECTIONS}

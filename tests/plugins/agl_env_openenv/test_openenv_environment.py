@@ -20,8 +20,8 @@ from agl_env_openenv import load
 from agl_env_openenv.actions import ActionFormat, InvalidActionError
 from agl_env_openenv.session import NoSessionLeftError, Session, SessionError
 from agl_env_openenv.slots import SessionSlots
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 from .rooms import Bet, Corridor, Lottery, Move, Outcome, Room, Tools, server
 

@@ -15,7 +15,7 @@ from agl_core.cli import main
 from agl_core.emitter import find_final_reward, get_rewards_from_span
 from agl_core.errors import RunFailedError
 from agl_env_verifiers import load
-from agl_testing.models import Reply, ScriptedModels, SeenRequest, ToolCall
+from agl_scripted import Reply, ScriptedModels, SeenRequest, ToolCall
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:verifiers"),

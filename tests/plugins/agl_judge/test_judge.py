@@ -16,8 +16,8 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.otel import extract_links_from_attributes, extract_tags_from_attributes
 from agl_core.types import Span
 from agl_judge import Judge, Verdict, agreement
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, SeenRequest
 
 RUBRIC = "10: polite {and} right. 0: neither."
 TALK = [

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from agl_scripted import ScriptedModels
 from agl_serving import bind_socket
-from agl_testing.models import ScriptedModels
 
 SCRIPTS = Path(__file__).parent / "scripts"
 Start = Callable[..., "subprocess.Popen[str]"]

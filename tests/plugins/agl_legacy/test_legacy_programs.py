@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agl_scripted import Reply, ScriptedModels, SeenRequest, ToolCall
 from agl_serving import probe_health
-from agl_testing.models import Reply, ScriptedModels, SeenRequest, ToolCall
 
 OutputOf = Callable[..., str]
 FreePort = Callable[[], int]

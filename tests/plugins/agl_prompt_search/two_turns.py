@@ -8,7 +8,7 @@ from typing import Any
 from openai import OpenAI
 
 from agl_core.agent import LitAgent
-from agl_testing.models import Reply, SeenRequest
+from agl_scripted import Reply, SeenRequest
 
 __all__ = ["TwoTurns", "obedient", "question", "results"]
 

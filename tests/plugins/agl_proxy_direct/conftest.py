@@ -9,8 +9,8 @@ import pytest
 
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 Backend = Callable[..., dict[str, Any]]
 Serve = Callable[..., Any]

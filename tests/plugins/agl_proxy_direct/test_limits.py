@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, RateLimitError
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct.errors import CallError
 from agl_proxy_direct.limits import Limits, RolloutLimits
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 
 
 class Clock:

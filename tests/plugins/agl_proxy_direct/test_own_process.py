@@ -25,9 +25,9 @@ from agl_core.errors import LaunchError
 from agl_core.metrics import recording
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy, UpstreamSpec
+from agl_scripted import Reply, ScriptedModels
 from agl_serving import mint_token
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 from tests.core.metrics.held import Held
 from tests.processes import running_below
 

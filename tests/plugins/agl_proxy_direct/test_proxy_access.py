@@ -12,9 +12,9 @@ import pytest
 from agl_core.errors import ConfigError
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
+from agl_scripted import ScriptedModels
 from agl_serving import mint_token
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels
 
 SECRET = "a-secret-of-good-length"
 BODY: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}

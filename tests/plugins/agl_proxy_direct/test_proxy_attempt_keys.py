@@ -12,11 +12,11 @@ import agl_core as agl
 from agl_core import semconv
 from agl_proxy_direct import DirectProxy
 from agl_runner import LitAgentRunner
+from agl_scripted import ScriptedModels
 from agl_serving import TokenVerifier, is_token, mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_kit import LightningStoreThreaded
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 SECRET = "a-secret-of-good-length"

@@ -13,8 +13,8 @@ from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMe
 from agl_core import semconv
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels, ToolCall, prompt_tokens, tokenize
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, ToolCall, prompt_tokens, tokenize
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 TOOLS: Any = [

@@ -12,8 +12,8 @@ import pytest
 from agl_core.agent import child_environment
 from agl_core.semconv import ATTEMPT_ID, ROLLOUT_ID
 from agl_core.types import LLM, AttemptedRollout
+from agl_scripted import ScriptedModels, tokenize
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels, tokenize
 from agl_tracer_otel import OtelTracer
 
 OPENAI = """

@@ -19,10 +19,10 @@ from agl_core.errors import ConfigError, LaunchError
 from agl_core.plugins import build_component
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_serving import PythonServerLauncherArgs, mint_token
 from agl_store_http import LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 CHAT: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}
 

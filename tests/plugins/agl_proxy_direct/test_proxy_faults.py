@@ -15,9 +15,9 @@ import pytest
 
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
-from agl_testing.models import Reply, ScriptedModels
 from agl_testing.proxy import TroubledStore
 
 CHAT: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}

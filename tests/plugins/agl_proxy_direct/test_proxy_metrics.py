@@ -10,7 +10,7 @@ from openai import APIStatusError, AsyncOpenAI
 
 from agl_core.metrics import recording
 from agl_core.types import AttemptedRollout
-from agl_testing.models import ScriptedModels
+from agl_scripted import ScriptedModels
 from tests.core.metrics.held import Held
 
 

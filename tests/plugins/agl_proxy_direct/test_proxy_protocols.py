@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
-from agl_testing.models import Reply, ScriptedModels, ToolCall, tokenize
+from agl_scripted import Reply, ScriptedModels, ToolCall, tokenize
 
 PROVIDERS = ["hosted_vllm/Q", "openai/Q", "anthropic/Q"]
 TEXT = "Hello there my friend"

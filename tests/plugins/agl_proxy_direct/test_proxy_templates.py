@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from agl_core.types import AttemptedRollout
-from agl_testing.models import TEMPLATES, Reply, ScriptedModels
+from agl_scripted import TEMPLATES, Reply, ScriptedModels
 
 ID = "aB3dE5fG7"
 USES = {"type": "tool_use", "id": ID, "name": "read", "input": {"path": "a"}}

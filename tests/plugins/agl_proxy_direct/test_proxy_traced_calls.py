@@ -15,7 +15,7 @@ from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMe
 from agl_core import semconv
 from agl_core.emitter import operation
 from agl_core.types import AttemptedRollout, Span
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]

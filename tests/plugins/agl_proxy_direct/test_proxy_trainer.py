@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 import agl_core as agl
 from agl_adapters import LlmProxyTraceToTriplet
 from agl_proxy_direct import DirectProxy
-from agl_testing.models import Reply, ScriptedModels, tokenize
+from agl_scripted import Reply, ScriptedModels, tokenize
 
 
 @agl.rollout

@@ -15,10 +15,10 @@ from agl_core.errors import StoreUnavailableError
 from agl_core.store import EncodedSpan
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct.spool import Spool
+from agl_scripted import ScriptedModels
 from agl_serving import PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels
 
 FIELDS: dict[str, Any] = {
     "trace_id": "1" * 32,

@@ -10,8 +10,8 @@ import pytest
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_proxy_litellm import LiteLLMProxy
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 LITELLM_OWN = (
     # Pydantic warns about the types of LiteLLM's messages at the first stream.

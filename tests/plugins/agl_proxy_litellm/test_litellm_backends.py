@@ -16,8 +16,8 @@ from openai import AsyncOpenAI, BadRequestError
 from agl_core.errors import ConfigError
 from agl_core.types import AttemptedRollout
 from agl_proxy_litellm import LiteLLMProxy
+from agl_scripted import Reply, ScriptedModels, ToolCall, tokenize
 from agl_serving import mint_token
-from agl_testing.models import Reply, ScriptedModels, ToolCall, tokenize
 
 TEXT = "Hello there my friend"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

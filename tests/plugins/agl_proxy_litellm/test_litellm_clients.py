@@ -8,8 +8,8 @@ import litellm
 import pytest
 
 from agl_proxy_direct import DirectProxy
+from agl_scripted import Reply, ScriptedModels, tokenize
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels, tokenize
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 AZURE = {"api_version": "2024-10-21"}

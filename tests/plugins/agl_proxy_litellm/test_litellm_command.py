@@ -12,9 +12,9 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from agl_core.types import AttemptedRollout
+from agl_scripted import ScriptedModels, tokenize
 from agl_store_http import LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import ScriptedModels, tokenize
 
 
 async def test_the_command_serves_litellms_proxy(

@@ -12,7 +12,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 
 from agl_core.types import AttemptedRollout, Span
-from agl_testing.models import Reply, ScriptedModels, ToolCall, tokenize
+from agl_scripted import Reply, ScriptedModels, ToolCall, tokenize
 
 TEXT = "The room is booked"
 CALL = ToolCall("book", {"room": 4}, "call_1")

@@ -9,9 +9,8 @@ import pytest
 
 from agl_core.agent import LitAgent
 from agl_core.types import Rollout
+from agl_scripted import Reply, Script, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import Script
 
 from .recorded_rollouts import run_agent
 

@@ -9,7 +9,7 @@ from agl_core.store import LightningStore
 from agl_core.types import LLM, Rollout
 from agl_proxy_direct import DirectProxy
 from agl_runner import LitAgentRunner
-from agl_testing import ScriptedModels
+from agl_scripted import ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 

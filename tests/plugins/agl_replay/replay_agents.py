@@ -11,8 +11,7 @@ from openai import OpenAI
 from agl_core.agent import LitAgent
 from agl_core.emitter import emit_reward, operation
 from agl_core.types import NamedResources
-from agl_testing import Reply, ToolCall
-from agl_testing.models import SeenRequest
+from agl_scripted import Reply, SeenRequest, ToolCall
 
 WEATHER = {"Paris": "sunny", "Oslo": "rain"}
 PARAMETERS: dict[str, Any] = {

@@ -15,8 +15,8 @@ import pytest
 from agl_core.cli import main
 from agl_core.types import LLM
 from agl_replay.check import set_iterations
+from agl_scripted import Reply, ScriptedModels
 from agl_store_sqlite import SqliteLightningStore
-from agl_testing import Reply, ScriptedModels
 
 AGENT = '''
 import datetime

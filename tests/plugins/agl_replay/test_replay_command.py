@@ -14,8 +14,8 @@ import pytest
 from agl_core.cli import main
 from agl_replay import read_suite, replay
 from agl_replay.cli import live_model_list
+from agl_scripted import Reply, ScriptedModels
 from agl_store_sqlite import SqliteLightningStore
-from agl_testing import Reply, ScriptedModels
 
 from .recorded_rollouts import run_agent
 from .replay_agents import WeatherAgent, weather_script

@@ -13,9 +13,8 @@ from agl_core.agent import LitAgent
 from agl_core.types import NamedResources, Rollout
 from agl_replay import NotReplayableError, replay
 from agl_replay.differences import differences
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import SeenRequest
 
 from .replay_agents import WeatherAgent, weather_script
 

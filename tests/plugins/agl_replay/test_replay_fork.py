@@ -16,9 +16,8 @@ from agl_core.types import LLM, NamedResources, Rollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_replay import NotReplayableError, fork, fork_requests, fork_requests_at
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import SeenRequest
 from agl_tracer_otel import OtelTracer
 
 Record = Callable[..., Awaitable[Rollout]]

@@ -13,8 +13,8 @@ import agl_core as agl
 from agl_core.agent import LitAgent
 from agl_core.types import NamedResources, Rollout
 from agl_replay import Suite, fork, read_recording, read_suite, replay, write_suite
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
 
 Record = Callable[..., Awaitable[Rollout]]
 

@@ -15,10 +15,10 @@ from agl_core.types import NamedResources, Rollout
 from agl_replay import read_recording, replay
 from agl_replay.proxy import ReplayProxy, recorded_backends
 from agl_replay.session import ReplaySession
+from agl_scripted import Reply
 from agl_serving import mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply
 
 from .replay_agents import WeatherAgent, weather_script
 

@@ -15,8 +15,7 @@ import pytest
 
 from agl_core.cli import main
 from agl_replay import read_suite
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import SeenRequest
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 
 # One worker runs all these tests, because each further worker would record the suite again.
 pytestmark = pytest.mark.xdist_group("replay_suite")

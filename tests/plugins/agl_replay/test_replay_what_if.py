@@ -13,9 +13,8 @@ from agl_core.errors import ConfigError
 from agl_core.types import LLM, NamedResources, PromptTemplate, Rollout
 from agl_replay import what_if
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
-from agl_testing.models import SeenRequest
 from agl_tracer_otel import OtelTracer
 
 

@@ -22,9 +22,9 @@ import pytest
 
 import agl_core as agl
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
+from agl_scripted import Reply, ScriptedModels
 from agl_simulate import Cluster, Mode, fit, simulate
 from agl_store_sqlite import SqliteLightningStore
-from agl_testing.models import Reply, ScriptedModels
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing, pytest.mark.timeout(900)]
 

@@ -11,8 +11,8 @@ from agl_core.agent import LitAgent
 from agl_core.types import LLM
 from agl_replay import Suite, read_recordings, write_suite
 from agl_runner import LitAgentRunner
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer
 
 AGENT = '''

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from agl_testing import ScriptedModels
+from agl_scripted import ScriptedModels
 
 
 def test_loopback_is_free(agl_loopback_only):

@@ -28,9 +28,8 @@ from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.types import Span
+from agl_scripted import Reply, ToolCall, prompt_tokens
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ToolCall
-from agl_testing.models import prompt_tokens
 from agl_tracer_agentops import AgentOpsTracer
 
 CALL = ToolCall("look", {"at": "it"})

@@ -21,8 +21,8 @@ from agl_core import semconv
 from agl_core.emitter import emit_message
 from agl_core.tracer import set_active_tracer
 from agl_core.types import Span
+from agl_scripted import Reply, ScriptedModels, ToolCall
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels, ToolCall
 from agl_tracer_dummy import DummyTracer
 from agl_tracer_otel import OtelTracer
 

@@ -14,8 +14,8 @@ import anthropic
 import openai
 import pytest
 
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ScriptedModels
 from agl_tracer_otel import OtelTracer, proxy_wait
 
 ASKED: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from agl_testing import Reply, ScriptedModels, ToolCall
+from agl_scripted import Reply, ScriptedModels, ToolCall
 from agl_tracer_weave.streams import RecordedManager, StreamRecord
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -27,9 +27,8 @@ from agl_core import semconv
 from agl_core.emitter import emit_message
 from agl_core.errors import StoreUnavailableError, TracerError
 from agl_core.types import Span
+from agl_scripted import Reply, ToolCall, prompt_tokens
 from agl_store_memory import InMemoryLightningStore
-from agl_testing import Reply, ToolCall
-from agl_testing.models import prompt_tokens
 from agl_tracer_weave import WeaveTracer
 
 TOOL: Any = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from agl_scripted import Reply, ScriptedModels, ToolCall
     from agl_testing.adapter import AdapterSuite
     from agl_testing.algorithm import AlgorithmSuite
     from agl_testing.clock import Clock
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from agl_testing.execution import ExecutionSuite
     from agl_testing.llm_server import LLMServerSuite
     from agl_testing.metrics import MetricsSuite
-    from agl_testing.models import Reply, ScriptedModels, ToolCall
     from agl_testing.proxy import ProxySuite
     from agl_testing.registry import Plugins
     from agl_testing.relay import FaultyRelay
@@ -63,12 +63,12 @@ __getattr__, __dir__ = lazy_names(
         "MetricsSuite": "agl_testing.metrics",
         "Plugins": "agl_testing.registry",
         "ProxySuite": "agl_testing.proxy",
-        "Reply": "agl_testing.models",
+        "Reply": "agl_scripted",
         "RunnerSuite": "agl_testing.runner",
-        "ScriptedModels": "agl_testing.models",
+        "ScriptedModels": "agl_scripted",
         "StoreSuite": "agl_testing.store",
         "Suite": "agl_testing.suite",
-        "ToolCall": "agl_testing.models",
+        "ToolCall": "agl_scripted",
         "TracerSuite": "agl_testing.tracer",
         "requires": "agl_testing.suite",
         "since": "agl_testing.suite",

@@ -8,7 +8,7 @@ import contextlib
 from wrong.servers import Base
 
 from agl_core.errors import LLMServerError
-from agl_testing.models import Reply
+from agl_scripted import Reply
 
 
 class Server(Base):

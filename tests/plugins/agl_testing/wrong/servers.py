@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 
 
 class Base(LLMServer):

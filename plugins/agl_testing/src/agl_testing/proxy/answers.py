@@ -11,7 +11,7 @@ import pytest
 from agl_adapters import TraceToMessages
 from agl_core.proxy import LLMProxy
 from agl_core.types import Span
-from agl_testing.models import Reply, ScriptedModels, ToolCall, prompt_tokens
+from agl_scripted import Reply, ScriptedModels, ToolCall, prompt_tokens
 from agl_testing.proxy.base import (
     ANSWER,
     MESSAGES,

@@ -11,7 +11,7 @@ import pytest
 
 from agl_core.errors import ConfigError
 from agl_core.proxy import LLMProxy
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_testing.proxy.base import (
     ANSWER,
     MESSAGES,

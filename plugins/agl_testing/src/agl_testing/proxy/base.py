@@ -15,8 +15,8 @@ import pytest
 
 from agl_core.proxy import LLMProxy
 from agl_core.types import LLM, AttemptedRollout, Span
+from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.models import Reply, ScriptedModels
 from agl_testing.proxy.stores import TroubledStore
 from agl_testing.suite import Suite
 

@@ -9,7 +9,7 @@ import pytest
 
 from agl_adapters import TraceToMessages
 from agl_core.proxy import LLMProxy
-from agl_testing.models import Reply, ScriptedModels, prompt_tokens
+from agl_scripted import Reply, ScriptedModels, prompt_tokens
 from agl_testing.proxy.base import (
     ANSWER,
     MESSAGES,

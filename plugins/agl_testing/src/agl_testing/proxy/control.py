@@ -16,7 +16,7 @@ from agl_core import semconv
 from agl_core.errors import ConfigError, LaunchError
 from agl_core.proxy import LLMProxy
 from agl_core.types import ProxyLLM
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_testing.proxy.base import (
     ANSWER,
     ProxyTests,

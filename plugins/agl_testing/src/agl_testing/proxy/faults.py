@@ -16,7 +16,7 @@ import pytest
 
 from agl_core.proxy import LLMProxy
 from agl_core.types import Span
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_testing.proxy.base import (
     ANSWER,
     ProxyTests,

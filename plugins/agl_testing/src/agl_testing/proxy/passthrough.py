@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from agl_core.proxy import LLMProxy
-from agl_testing.models import Reply, ScriptedModels, prompt_tokens
+from agl_scripted import Reply, ScriptedModels, prompt_tokens
 from agl_testing.proxy.base import (
     MESSAGES,
     ProxyTests,

@@ -12,7 +12,7 @@ import pytest
 
 from agl_adapters import TraceToMessages
 from agl_core.proxy import LLMProxy
-from agl_testing.models import Reply, ScriptedModels, ToolCall
+from agl_scripted import Reply, ScriptedModels, ToolCall
 from agl_testing.proxy.answers import called, finish_reasons, usage_of
 from agl_testing.proxy.base import MESSAGES, ProxyTests, attempt_of, backend, running, spans_of
 from agl_testing.proxy.stores import TroubledStore

@@ -13,7 +13,7 @@ import pytest
 
 from agl_core.proxy import LLMProxy
 from agl_core.types import Span
-from agl_testing.models import Reply, ScriptedModels, prompt_tokens
+from agl_scripted import Reply, ScriptedModels, prompt_tokens
 from agl_testing.proxy.answers import finish_reasons
 from agl_testing.proxy.base import (
     ANSWER,

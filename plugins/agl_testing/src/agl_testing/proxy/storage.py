@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agl_core.proxy import LLMProxy
-from agl_testing.models import Reply, ScriptedModels
+from agl_scripted import Reply, ScriptedModels
 from agl_testing.proxy.base import (
     ANSWER,
     ProxyTests,

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.plugins import KINDS
-from agl_testing.scaffold import PluginName, create_plugin
+from agl_scaffold import PluginName, create_plugin
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_TO_GREEN = 60.0

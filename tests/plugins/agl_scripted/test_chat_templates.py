@@ -7,8 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from agl_testing import Reply, ScriptedModels, ToolCall
-from agl_testing.models import TEMPLATES, prompt_tokens, tokenize
+from agl_scripted import TEMPLATES, Reply, ScriptedModels, ToolCall, prompt_tokens, tokenize
 
 CALL = {"id": "aB3dE5fG7", "type": "function", "function": {"name": "run", "arguments": "{}"}}
 SYSTEM, USER = {"role": "system", "content": "s"}, {"role": "user", "content": "u"}

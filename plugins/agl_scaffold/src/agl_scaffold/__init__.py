@@ -6,7 +6,7 @@ repository those of ``checkout``. A kind's file replaces a file of the same path
 the files of a working plugin with placeholders such as ``$name`` (:class:`PluginName`).
 """
 
-from agl_testing.scaffold.create import create_plugin, next_commands
-from agl_testing.scaffold.names import PluginName
+from agl_scaffold.create import create_plugin, next_commands
+from agl_scaffold.names import PluginName
 
 __all__ = ["PluginName", "create_plugin", "next_commands"]

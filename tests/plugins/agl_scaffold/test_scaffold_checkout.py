@@ -13,8 +13,8 @@ import pytest
 from agl_core.cli import main
 from agl_core.errors import ConfigError
 from agl_core.plugins import KINDS
-from agl_testing.scaffold import PluginName, create_plugin
-from agl_testing.scaffold.checkout import checkout_of, with_sorted_imports
+from agl_scaffold import PluginName, create_plugin
+from agl_scaffold.checkout import checkout_of, with_sorted_imports
 
 ROOT = Path(__file__).resolve().parents[3]
 MADE = PluginName("app", "made-here")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agl_testing.models.server import Script, ScriptedModels
+from agl_scripted.server import Script, ScriptedModels
 
 __all__ = ["ModelEndpoint", "real_or_scripted"]
 

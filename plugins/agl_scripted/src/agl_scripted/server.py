@@ -28,9 +28,9 @@ from typing import Any
 
 import uvicorn
 
-from agl_testing.models import messages, openai, responses
-from agl_testing.models.script import Reply, prompt_tokens, tokenize
-from agl_testing.models.templates import ChatTemplate, TemplateError
+from agl_scripted import messages, openai, responses
+from agl_scripted.script import Reply, prompt_tokens, tokenize
+from agl_scripted.templates import ChatTemplate, TemplateError
 
 __all__ = ["Script", "ScriptedModels", "SeenRequest"]
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agl_testing.models.script import Reply, Token, prompt_tokens, tokenize
-from agl_testing.models.templates import ChatTemplate
+from agl_scripted.script import Reply, Token, prompt_tokens, tokenize
+from agl_scripted.templates import ChatTemplate
 
 __all__ = ["chat", "chat_stream", "completion", "completion_stream", "error"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.cli import main
 from agl_core.plugins import KINDS
-from agl_testing.scaffold import PluginName, create, create_plugin
+from agl_scaffold import PluginName, create, create_plugin
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from agl_core.plugins import CommandSpec, hookimpl
 def agl_command() -> CommandSpec:
     return CommandSpec(
         name="plugins.new",
-        target="agl_testing.scaffold.command:new",
+        target="agl_scaffold.command:new",
         summary="Write a package with a working plugin and its tests",
         api=1,
     )

@@ -9,8 +9,7 @@ import aiohttp
 import openai
 import pytest
 
-from agl_testing import Reply, ScriptedModels, ToolCall
-from agl_testing.models import prompt_tokens, tokenize
+from agl_scripted import Reply, ScriptedModels, ToolCall, prompt_tokens, tokenize
 
 HI = [{"role": "user", "content": "Hi"}]
 TEXT = "Hello there, friend."

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from agl_testing.models.script import Token, tokenize, write_tool_call
+from agl_scripted.script import Token, tokenize, write_tool_call
 
 __all__ = [
     "DEEPSEEK",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agl_testing.models.script import Reply, prompt_tokens, tokenize
+from agl_scripted.script import Reply, prompt_tokens, tokenize
 
 __all__ = ["response", "response_stream"]
 

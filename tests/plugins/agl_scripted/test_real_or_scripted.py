@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from openai import OpenAI
 
-from agl_testing.models import Reply, ScriptedModels, real_or_scripted
+from agl_scripted import Reply, ScriptedModels, real_or_scripted
 
 
 def test_without_variables_the_script_answers_and_says_so(capsys: pytest.CaptureFixture[str]):

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import CORE_DISTRIBUTION
-from agl_testing.scaffold.checkout import checkout_of
-from agl_testing.scaffold.names import PluginName
+from agl_scaffold.checkout import checkout_of
+from agl_scaffold.names import PluginName
 
 __all__ = ["create_plugin", "next_commands"]
 
@@ -156,7 +156,7 @@ def _also(name: PluginName) -> list[str]:
 
 def _templates(*folders: str) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file; a file of a later folder replaces an earlier one."""
-    root = files("agl_testing.scaffold") / "templates"
+    root = files("agl_scaffold") / "templates"
     found: dict[str, Traversable] = {}
     for folder in folders:
         found |= {str(path): file for path, file in _walk(root / folder, PurePosixPath())}

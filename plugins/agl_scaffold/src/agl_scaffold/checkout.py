@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agl_core.plugins import CORE_DISTRIBUTION
-from agl_testing.scaffold.names import PluginName
+from agl_scaffold.names import PluginName
 
 __all__ = ["Checkout", "checkout_of", "with_sorted_imports"]
 

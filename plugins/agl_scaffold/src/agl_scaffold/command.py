@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from agl_core.plugins import KINDS
-from agl_testing.scaffold.create import create_plugin, next_commands
-from agl_testing.scaffold.names import PluginName
+from agl_scaffold.create import create_plugin, next_commands
+from agl_scaffold.names import PluginName
 
 
 @click.command(

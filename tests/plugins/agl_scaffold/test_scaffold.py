@@ -12,11 +12,6 @@ from agl_core.plugins import KINDS
 from agl_scaffold import PluginName, create, create_plugin
 
 
-@pytest.fixture(autouse=True)
-def only_the_core(agl_registry):
-    """Hide other installed plugins, so that the tests do not depend on them."""
-
-
 def files_of(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): path.read_text()

@@ -20,11 +20,6 @@ ROOT = Path(__file__).resolve().parents[3]
 MADE = PluginName("app", "made-here")
 
 
-@pytest.fixture(autouse=True)
-def only_the_core(agl_registry):
-    """Hide other installed plugins, so that the tests do not depend on them."""
-
-
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
     """The folder of the packages in a repository that has the files of this one's root."""

@@ -19,14 +19,12 @@ import pytest
 
 from agl_core.plugins import KINDS
 from agl_scaffold import PluginName, create_plugin
+from devtools.packages import with_requirements
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_TO_GREEN = 60.0
-PACKAGES = (
-    *("agl_adapters", "agl_doctor", "agl_serving", "agl_store_http", "agl_testing"),
-    "agl_proxy_direct",
-)
-"""agl-testing and the packages of this repository that it or a new package requires."""
+PACKAGES = with_requirements(["agl_proxy_direct", "agl_testing"])
+"""agl-testing, what it requires of this repository, and what a new package may require."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -56,7 +54,7 @@ class Environment:
         folder = "Scripts" if os.name == "nt" else "bin"
         self.python = path / folder / ("python.exe" if os.name == "nt" else "python")
         self.pip("hatchling>=1.25")
-        self.install(ROOT, *(ROOT / "plugins" / name for name in PACKAGES))
+        self.install(ROOT, *(package.folder for package in PACKAGES))
         # A path file only adds this folder to sys.path; path files inside it, which editable
         # installs use, are not read.
         borrowed = sysconfig.get_path("purelib")

@@ -35,7 +35,6 @@ USUAL: Final = (
     "agl-exec-shm",
     "agl-runner",
     "agl-store-memory",
-    "agl-testing",
     "agl-tracer-dummy",
     "agl-tracer-otel",
 )

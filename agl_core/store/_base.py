@@ -578,7 +578,8 @@ class LightningStore(ABC):
         """Yield changes as they happen, from the first iteration on, until the iterator is closed.
 
         A listener that is too slow loses the oldest events (their ids show a gap); it never slows
-        the store.
+        the store. Spans are no events: a database would write a notice with each batch of them,
+        for listeners that it seldom has. An interceptor of ``add_many_spans`` sees them.
 
         Raises:
             NotImplementedError: The store has no events (capability ``events``).

@@ -32,7 +32,7 @@
                                        docs/performance.md
     python3 dev.py scale               runs a benchmark of minutes and writes docs/scale.md
     python3 dev.py picture             draws docs/images: the demo, which it runs, and the concepts
-    python3 dev.py lowest [ARGS...]    the core and the bundle with the oldest versions they allow
+    python3 dev.py lowest [ARGS...]    what users install, with the oldest versions that it allows
     python3 dev.py version [X.Y.Z]     prints the version of all packages, or sets it
     python3 dev.py ci [--all|--plan]   what the changes since the last gate can break, as CI runs
                                        it; --help says more
@@ -71,7 +71,7 @@ from devtools import packages as manifests
 from devtools.environments import ENVS, editable, environment
 from devtools.process import ROOT, every, exit_code, run
 
-DEMO_PLUGINS = ("agl_bundle", "agl_algo_apo")
+DEMO_PACKAGES = (manifests.FOR_USERS, "agl_algo_apo")
 COVERED_PERCENT = 90
 """Smallest share of all installed packages that the default suite covers."""
 
@@ -80,13 +80,13 @@ COVERED_PERCENT = 90
 
 
 def demo_python() -> Path:
-    return editable(ROOT / ".venv", "demo", manifests.with_requirements(DEMO_PLUGINS))
+    return editable(ROOT / ".venv", "demo", manifests.with_requirements(DEMO_PACKAGES))
 
 
 def demo(arguments: Sequence[str]) -> None:
     # The development environment has all that the demo needs.
     dev = environments.python_of(ROOT / ".venv")
-    modules = ("openai", manifests.CORE_MODULE, *DEMO_PLUGINS)
+    modules = ("openai", manifests.CORE_MODULE, *DEMO_PACKAGES)
     probe = f"from importlib.util import find_spec as f; exit(not all(map(f, {modules})))"
     usable = dev.exists() and not exit_code(dev, "-c", probe)
     run(dev if usable else demo_python(), "examples/room_booking/main.py", *arguments)
@@ -224,8 +224,8 @@ def plugins(arguments: Sequence[str]) -> None:
     if tested:
         jobs["light plugins together"] = partial(suites.run_light, tested, suites.NOT_HEAVY)
     every(
-        jobs | {p.module: partial(suites.run_heavy, p) for p in chosen if p.heavy},
-        side_by_side=[p.module for p in chosen if p.heavy and not p.exclusive],
+        jobs | {p.label: partial(suites.run_heavy, p) for p in chosen if p.heavy},
+        side_by_side=[p.label for p in chosen if p.heavy and not p.exclusive],
     )
 
 
@@ -242,8 +242,8 @@ def heavy(arguments: Sequence[str]) -> None:
     }
     every(
         # The longest jobs are among the packages; they start first.
-        {package.module: partial(suites.run_in_earnest, package) for package in chosen} | jobs,
-        side_by_side=[*jobs, *(package.module for package in chosen if not package.exclusive)],
+        {package.label: partial(suites.run_in_earnest, package) for package in chosen} | jobs,
+        side_by_side=[*jobs, *(package.label for package in chosen if not package.exclusive)],
     )
 
 
@@ -256,11 +256,11 @@ LOWEST_TESTS = (
 
 
 def lowest(arguments: Sequence[str]) -> None:
-    """Run tests of the core and of the bundle with the lowest version of each requirement."""
-    bundled = manifests.with_requirements(["agl_bundle"])
-    required = chain(*(package.dependencies for package in (manifests.core(), *bundled)))
+    """Run tests of what users install with the lowest version of each requirement."""
+    installed = manifests.with_requirements([manifests.FOR_USERS])
+    required = chain(*(package.dependencies for package in (manifests.core(), *installed)))
     oldest = sorted({line.replace(">=", "==") for line in required if "agl-" not in line})
-    tested = manifests.with_requirements([*DEMO_PLUGINS, "agl_testing"])
+    tested = manifests.with_requirements([*DEMO_PACKAGES, "agl_testing"])
     # Later releases of openai pass pydantic 2.10 a value that it does not take.
     tools = ("anthropic>=0.40", "numpy>=1.26", "openai>=1.60,<2.9", *distributions.TEST_TOOLS)
     python = editable(ENVS / "lowest", "demo", tested, *oldest, *tools)

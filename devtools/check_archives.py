@@ -1,6 +1,6 @@
-"""Check the wheels and sdists in a folder: ``check_archives.py DIST ROOT [MODULE...]``.
+"""Check the wheels and sdists in a folder: ``check_archives.py DIST ROOT [LABEL...]``.
 
-With modules, only those of these packages are checked.
+With labels, only those of these packages are checked.
 
 Runs in the environment of the tools, which has ``packaging``.
 """
@@ -35,7 +35,7 @@ def wheel_problems(wheel: Path, source: Path, project: Mapping[str, object]) -> 
         yield f"{size} bytes are more than {LARGEST_WHEEL}"
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
-        info = f"{module}-{project['version']}.dist-info/"
+        info = f"{stem_of(project)}.dist-info/"
         for name in names:
             if name.startswith(info):
                 if name.removeprefix(info) not in WHEEL_INFO:
@@ -53,6 +53,15 @@ def wheel_problems(wheel: Path, source: Path, project: Mapping[str, object]) -> 
             yield from metadata_problems(archive.read(f"{info}METADATA"), project)
         else:
             yield f"{info}METADATA is missing"
+
+
+def stem_of(project: Mapping[str, object]) -> str:
+    """Return how the names of a package's archives begin: ``agl_store_sqlite-0.1.0``."""
+    return f"{label_of(project)}-{project['version']}"
+
+
+def label_of(project: Mapping[str, object]) -> str:
+    return str(project["name"]).replace("-", "_")
 
 
 def files_of(source: Path) -> set[str]:
@@ -99,7 +108,7 @@ def metadata_problems(raw: bytes, project: Mapping[str, object]) -> Iterator[str
 def sdist_problems(sdist: Path, source: Path, project: Mapping[str, object]) -> Iterator[str]:
     """Yield the problems of an sdist; the arguments are those of ``wheel_problems``."""
     module = source.name
-    top = f"{module}-{project['version']}/"
+    top = f"{stem_of(project)}/"
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
         names = {member.name.removeprefix(top) for member in members if member.isfile()}
@@ -113,23 +122,25 @@ def sdist_problems(sdist: Path, source: Path, project: Mapping[str, object]) -> 
     yield from (f"{name} is missing" for name in sorted(files_of(source) - packed))
 
 
-def main(dist: Path, root: Path, modules: Sequence[str] = ()) -> int:
+def main(dist: Path, root: Path, labels: Sequence[str] = ()) -> int:
     problems: list[str] = []
     expected = set()
     for file in (root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))):
-        project = tomllib.loads(file.read_text())["project"]
-        module = str(project["name"]).replace("-", "_")
-        if modules and module not in modules:
+        pyproject = tomllib.loads(file.read_text())
+        project = pyproject["project"]
+        label = label_of(project)
+        if labels and label not in labels:
             continue
+        module = pyproject.get("tool", {}).get("agl-dev", {}).get("module", label)
         source = file.parent / module if file.parent == root else file.parent / "src" / module
-        wheel = dist / f"{module}-{project['version']}-py3-none-any.whl"
-        sdist = dist / f"{module}-{project['version']}.tar.gz"
+        wheel = dist / f"{stem_of(project)}-py3-none-any.whl"
+        sdist = dist / f"{stem_of(project)}.tar.gz"
         expected |= {wheel.name, sdist.name}
         for archive, check in ((wheel, wheel_problems), (sdist, sdist_problems)):
             found = check(archive, source, project) if archive.exists() else ["was not built"]
             problems += [f"{archive.name}: {problem}" for problem in found]
     others = {path.name for path in dist.iterdir()} - expected - {".gitignore"}
-    if not modules:
+    if not labels:
         problems += [f"{name}: belongs to no package" for name in sorted(others)]
     print("\n".join(problems) or f"checked {len(expected)} wheels and sdists")
     return int(bool(problems))

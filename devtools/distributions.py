@@ -68,10 +68,10 @@ def check_some(chosen: Iterable[Package]) -> None:
     """Build and check the archives of some packages, and leave those of others in their folder."""
     DIST.mkdir(exist_ok=True)
     for package in chosen:
-        if package.module == DASHBOARD:
+        if package.label == DASHBOARD:
             dashboard.build()
         _build_one(package)
-        run(tools(), "-P", ROOT / "devtools/check_archives.py", DIST, ROOT, package.module)
+        run(tools(), "-P", ROOT / "devtools/check_archives.py", DIST, ROOT, package.label)
 
 
 def from_here(packages: Iterable[Package]) -> list[str | Path]:
@@ -151,9 +151,9 @@ def _try_each(how: str, packages: Iterable[Package], try_one: Callable[[Package]
     failed: list[str] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for package, problem in pool.map(problem_of, packages):
-            say(f"{package.module} {how}: {problem or 'ok'}")
+            say(f"{package.label} {how}: {problem or 'ok'}")
             if problem:
-                failed.append(package.module)
+                failed.append(package.label)
     if failed:
         sys.exit(f"{how}, these do not work: {', '.join(failed)}")
 
@@ -176,7 +176,7 @@ def smoke(package: Package) -> None:
     Raises:
         SystemExit: A plugin does not import, is not listed, does not build or has no help.
     """
-    path = ENVS / "alone" / package.module
+    path = ENVS / "alone" / package.label
     shutil.rmtree(path, ignore_errors=True)
     create(path)
     install(path, *from_here(everything()), package.name, DOCTOR)
@@ -219,7 +219,7 @@ def alone(package: Package, *, fresh: bool = True) -> Path:
         package: The package.
         fresh: Recreate the environment; if False, an existing one keeps its libraries.
     """
-    path = ENVS / package.module
+    path = ENVS / package.label
     if fresh or not python_of(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         create(path)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from devtools import distributions, environments
+from devtools import distributions, environments, packages
 from devtools.pages import blocks_of
 from devtools.process import ROOT, every
 from devtools.walk_docs import Walker
@@ -71,7 +71,7 @@ def from_wheels(line: str, wheels: Path) -> str:
     words = shlex.split(line, comments=True)
     if words[:2] != ["pip", "install"]:
         return line
-    text = " ".join(words[2:]).replace("-r requirements.txt", "agl-bundle")
+    text = " ".join(words[2:]).replace("-r requirements.txt", packages.FOR_USERS)
     names = [_name(word) for word in text.split()]
     return shlex.join(["pip", "install", "--quiet", "--find-links", str(wheels), *names])
 

@@ -37,7 +37,6 @@ PARTS: Mapping[str, str] = {
 """The README's words for kinds of plugins; any other kind has its own name."""
 LIBRARIES = "libraries"
 """The README's word for packages without plugins."""
-BUNDLE = "agl_bundle"
 NONE = "\N{EN DASH}"
 LINE_LENGTH = 100
 
@@ -51,11 +50,11 @@ def parts(listed: Sequence[Package]) -> str:
     for point in packages.core().plugins:
         kind, _, name = point.partition(".")
         in_core.setdefault(kind, []).append(f"`{name}`")
-    bundled = {package.name for package in packages.with_requirements([BUNDLE])}
+    starred = {package.name for package in packages.with_requirements([packages.FOR_USERS])}
     links: dict[str, list[str]] = {}
     for package in listed:
-        star = r"\*" if package.name in bundled else ""
-        link = f"[{_shown(package)}](plugins/{package.module}/README.md){star}{_remarks(package)}"
+        star = r"\*" if package.name in starred else ""
+        link = f"[{_shown(package)}](plugins/{package.label}/README.md){star}{_remarks(package)}"
         kind = "" if package.kind == "catalogue" else package.kind
         links.setdefault(kind or LIBRARIES, []).append(link)
     rows = [
@@ -81,23 +80,24 @@ def _remarks(package: Package) -> str:
 
 def descriptions(listed: Sequence[Package]) -> str:
     """The table of CONTRIBUTING.md: what each package is."""
-    rows = [(f"`{package.module}`", package.description) for package in listed]
+    rows = [(f"`{package.label}`", package.description) for package in listed]
     return table(("package", "what it is"), rows)
 
 
-def bundled(listed: Sequence[Package]) -> str:
-    """The table of the bundle's README: what it installs by name."""
+def brought(listed: Sequence[Package]) -> str:
+    """The table of the README of what users install: what it brings, by name."""
     del listed
-    (bundle,) = packages.named([BUNDLE])
-    names = packages.own_names(bundle.dependencies)
+    (for_users,) = packages.named([packages.FOR_USERS])
+    names = packages.own_names(for_users.dependencies)
     rows = [(f"`{p.name}`", p.description) for p in packages.everything() if p.name in names]
     return table(("package", "what it is"), rows)
 
 
 def requirements(listed: Sequence[Package]) -> str:
-    """The lines of requirements.txt: the folders that the bundle needs."""
+    """The lines of requirements.txt: the folders of what users install."""
     del listed
-    folders = (f"./plugins/{package.module}" for package in packages.with_requirements([BUNDLE]))
+    needed = packages.with_requirements([packages.FOR_USERS])
+    folders = (f"./plugins/{package.label}" for package in needed)
     return "\n".join((".", *folders)) + "\n"
 
 
@@ -128,9 +128,9 @@ CATALOGUE = "CONTRIBUTING.md"
 LISTS: Mapping[str, Callable[[Sequence[Package]], str]] = {
     CATALOGUE: descriptions,
     "README.md": parts,
-    "plugins/agl_bundle/README.md": bundled,
+    "plugins/agl/README.md": brought,
     "requirements.txt": requirements,
-    "plugins/agl_bundle/src/agl_bundle/catalogue.py": known,
+    "plugins/agl/src/agl_catalogue/hooks.py": known,
 }
 """The files with a list, and what is in it."""
 
@@ -141,9 +141,7 @@ LISTS: Mapping[str, Callable[[Sequence[Package]], str]] = {
 def unlisted() -> list[Package]:
     """Return the packages that are not listed yet."""
     rows = _block(CATALOGUE)
-    return [
-        package for package in packages.all_plugins() if f"\n| `{package.module}` |" not in rows
-    ]
+    return [package for package in packages.all_plugins() if f"\n| `{package.label}` |" not in rows]
 
 
 def problems() -> Iterator[str]:

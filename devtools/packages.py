@@ -15,7 +15,10 @@ from typing import Any
 from devtools.process import ROOT
 
 CORE_MODULE = "agl_core"
+FOR_USERS = "agl"
+"""The distribution that users install. It requires what most people want."""
 SETTINGS: Mapping[str, type] = {
+    "module": str,
     "heavy": bool,
     "parallel": bool,
     "exclusive": bool,
@@ -26,7 +29,7 @@ SETTINGS: Mapping[str, type] = {
 """Keys of a package's ``[tool.agl-dev]`` and the types of their values; CONTRIBUTING.md says what
 each is for."""
 IMPORTED_PACKAGE = re.compile(r"^\s*(?:from|import) (agl_\w+)", re.MULTILINE)
-REQUIREMENT = re.compile(r'"(agl-[a-z0-9-]+)(\[[a-z0-9,_-]+\])?([<>=!~][^";]*)?"')
+REQUIREMENT = re.compile(r'"(agl(?:-[a-z0-9]+)*)(\[[a-z0-9,_-]+\])?([<>=!~][^";]*)?"')
 VERSION_LINE = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
 CORE_VERSION_LINE = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
@@ -48,9 +51,14 @@ class Package:
         return self.project["name"]
 
     @property
-    def module(self) -> str:
-        """Name of the module, and of the folder: ``agl_store_sqlite``."""
+    def label(self) -> str:
+        """Its name in commands, and the name of its folders: ``agl_store_sqlite``."""
         return self.name.replace("-", "_")
+
+    @property
+    def module(self) -> str:
+        """Name of its module: the label, where the manifest names no other."""
+        return self.settings.get("module", self.label)
 
     @property
     def version(self) -> str:
@@ -63,7 +71,7 @@ class Package:
 
     @property
     def tests(self) -> Path:
-        return ROOT / "tests/plugins" / self.module
+        return ROOT / "tests/plugins" / self.label
 
     @property
     def source(self) -> Path:
@@ -146,7 +154,7 @@ class Package:
 def own_names(requirements: Iterable[str]) -> set[str]:
     """Return the names of this repository's distributions among requirements."""
     names = {re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0] for line in requirements}
-    return {name for name in names if name.startswith("agl-")}
+    return {name for name in names if name == FOR_USERS or name.startswith("agl-")}
 
 
 def read(folder: Path) -> Package:
@@ -172,19 +180,19 @@ def light_plugins() -> list[Package]:
     return [package for package in all_plugins() if not package.heavy]
 
 
-def named(modules: Sequence[str]) -> list[Package]:
-    """Return the packages with these module names; without names, all packages."""
-    unknown = set(modules) - {package.module for package in all_plugins()}
+def named(labels: Sequence[str]) -> list[Package]:
+    """Return the packages with these labels; without labels, all packages."""
+    unknown = set(labels) - {package.label for package in all_plugins()}
     if unknown:
         sys.exit(f"no such plugin: {', '.join(sorted(unknown))}")
-    return [package for package in all_plugins() if not modules or package.module in modules]
+    return [package for package in all_plugins() if not labels or package.label in labels]
 
 
-def with_requirements(modules: Iterable[str]) -> list[Package]:
-    """Return the packages with these module names and the plugins that they require."""
+def with_requirements(labels: Iterable[str]) -> list[Package]:
+    """Return the packages with these labels and the plugins that they require."""
     by_name = {package.name: package for package in all_plugins()}
     wanted: set[str] = set()
-    more = {module.replace("_", "-") for module in modules}
+    more = {label.replace("_", "-") for label in labels}
     while more:
         wanted |= more
         required = own_names(chain(*(by_name[name].dependencies for name in more)))
@@ -194,7 +202,7 @@ def with_requirements(modules: Iterable[str]) -> list[Package]:
 
 def install_line(package: Package) -> str:
     """Return the command that installs a package, and its requirements here, from a clone."""
-    parts = (f"./plugins/{part.module}" for part in with_requirements([package.module]))
+    parts = (f"./plugins/{part.label}" for part in with_requirements([package.label]))
     return " ".join(("pip install", ".", *parts))
 
 

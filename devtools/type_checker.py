@@ -28,7 +28,7 @@ def write() -> None:
 
 def configuration() -> dict[str, Any]:
     """Return what the file holds."""
-    sources = [f"plugins/{package.module}/src" for package in packages.all_plugins()]
+    sources = [f"plugins/{package.label}/src" for package in packages.all_plugins()]
     unknown: list[dict[str, Any]] = [{"root": SITE, "extraPaths": ["."], **UNKNOWN_LIBRARIES}]
     unknown += [{"root": folder, **UNKNOWN_LIBRARIES} for folder in _without_libraries()]
     return {
@@ -44,8 +44,8 @@ def _without_libraries() -> Iterator[str]:
     yield SHARED_AGENTS
     for package in packages.all_plugins():
         if package.heavy:
-            yield f"plugins/{package.module}"
-            yield f"tests/plugins/{package.module}"
+            yield f"plugins/{package.label}"
+            yield f"tests/plugins/{package.label}"
     separate = set(suites.examples_with_environments())
     for name in _examples():
         if name in separate or _uses_heavy_packages(ROOT / "examples" / name):

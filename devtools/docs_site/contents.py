@@ -30,7 +30,7 @@ def packages_page() -> str:
     described = {module.name for module in public_names.public_modules()}
     rows: list[tuple[str, str, str]] = []
     for package in packages.all_plugins():
-        link = f"[{package.name}](../plugins/{package.module}/README.md)"
+        link = f"[{package.name}](../plugins/{package.label}/README.md)"
         plugins = ", ".join(f"`{point}`" for point in package.plugins)
         names = f"[names](reference/{package.module}.md)" if package.module in described else ""
         rows.append((link, plugins, ". ".join(filter(None, (package.description, names)))))

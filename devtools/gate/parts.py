@@ -40,7 +40,7 @@ class Part:
     """A package, an example or a folder of tools, with its tests.
 
     Attributes:
-        name: The module of a package, or the folder's name: ``agl_judge``, ``examples/sql_agent``.
+        name: The label of a package, or the folder's name: ``agl_judge``, ``examples/sql_agent``.
         places: Beginnings of the paths of its files.
         requires: Names of the packages that it requires, directly or not.
         package: The package; None for another part.
@@ -73,10 +73,8 @@ class Tree:
     @cached_property
     def parts(self) -> dict[str, Part]:
         """All parts by name. A file belongs to the part with the longest fitting place."""
-        required = {p.module: _required_by(p) for p in packages.everything()}
-        found = [
-            Part(p.module, _places_of(p), required[p.module], p) for p in packages.everything()
-        ]
+        required = {p.label: _required_by(p) for p in packages.everything()}
+        found = [Part(p.label, _places_of(p), required[p.label], p) for p in packages.everything()]
         everything = frozenset(required)
         for name, places in PLAIN_PARTS.items():
             found.append(Part(name, places, everything if name in ANYTHING else frozenset()))
@@ -171,11 +169,11 @@ def has_heavy_tests(part: Part) -> bool:
 def _places_of(package: Package) -> tuple[str, ...]:
     if package == packages.core():
         return ("agl_core/", "tests/core/", "requirements.txt")
-    return (f"plugins/{package.module}/", f"tests/plugins/{package.module}/")
+    return (f"plugins/{package.label}/", f"tests/plugins/{package.label}/")
 
 
 def _required_by(package: Package) -> frozenset[str]:
-    """Return the modules of the packages that a package or its tests require, directly or not."""
+    """Return the labels of the packages that a package or its tests require, directly or not."""
     by_name = {p.name: p for p in packages.everything()}
     reached: set[str] = set()
     more = {name for name in package.own_requirements if name in by_name}
@@ -183,7 +181,7 @@ def _required_by(package: Package) -> frozenset[str]:
         reached |= more
         found = {name for dist in more for name in by_name[dist].own_requirements}
         more = (found & set(by_name)) - reached
-    return frozenset(by_name[name].module for name in reached)
+    return frozenset(by_name[name].label for name in reached)
 
 
 def module_of(file: str) -> str:

@@ -332,8 +332,8 @@ class _Planner:
             yield Job("docs", pages, "changed pages", seconds, beside=True, label="of the change")
         if any(file.endswith(".md") or file.startswith(SITE_SETTINGS) for file in files):
             yield self._job("site", why="its pages changed", beside=True)
-        bundled = packages.with_requirements(["agl_bundle", "agl_algo_apo", "agl_testing"])
-        required = {f"plugins/{p.module}/pyproject.toml" for p in bundled}
+        tested = packages.with_requirements([packages.FOR_USERS, "agl_algo_apo", "agl_testing"])
+        required = {f"plugins/{p.label}/pyproject.toml" for p in tested}
         if required & files or "project" in self._context.changes.tables:
             yield self._job("lowest", why="requirements changed", covers=("lowest",))
 

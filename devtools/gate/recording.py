@@ -70,7 +70,7 @@ def record(names: Sequence[str]) -> None:
     """
     heavy = [package for package in packages.all_plugins() if package.heavy]
     failed: list[str] = []
-    for name in names or [LIGHT, *(package.module for package in heavy)]:
+    for name in names or [LIGHT, *(package.label for package in heavy)]:
         run_tests = _light() if name == LIGHT else _heavy(*packages.named([name]))
         found, passed = _recorded(name, run_tests)
         test_map.write(test_map.read().merged(found))

@@ -55,26 +55,40 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def check_wheel(files: dict[str, str], source: Path) -> list[str]:
+def check_wheel(
+    files: dict[str, str], source: Path, project: dict[str, str] = PROJECT
+) -> list[str]:
     path = source.parent / "agl_thing-1.2.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
-    return list(wheel_problems(path, source, PROJECT))
+    return list(wheel_problems(path, source, project))
 
 
-def check_sdist(files: dict[str, str], source: Path) -> list[str]:
-    path = source.parent / "agl_thing-1.2.0.tar.gz"
+def check_sdist(
+    files: dict[str, str], source: Path, project: dict[str, str] = PROJECT, *, top: str = ""
+) -> list[str]:
+    path = source.parent / "archive.tar.gz"
+    top = top or f"{project['name'].replace('-', '_')}-1.2.0"
     with tarfile.open(path, "w:gz") as archive:
         for name, text in files.items():
-            member = tarfile.TarInfo(f"agl_thing-1.2.0/{name}")
+            member = tarfile.TarInfo(f"{top}/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-    return list(sdist_problems(path, source, PROJECT))
+    return list(sdist_problems(path, source, project))
 
 
 def test_a_good_wheel_has_no_problems(source: Path):
     assert check_wheel(WHEEL, source) == []
+
+
+def test_archives_are_named_after_the_distribution_and_not_after_its_module(source: Path):
+    project = {"name": "agl", "version": "1.2.0"}
+    wheel = {name.replace(INFO, "agl-1.2.0.dist-info"): text for name, text in WHEEL.items()}
+    assert check_wheel(wheel, source, project) == []
+    assert f"{INFO}/METADATA lies outside of agl_thing/" in check_wheel(WHEEL, source, project)
+    assert check_sdist(SDIST, source, project) == []
+    assert check_sdist(SDIST, source, project, top="agl_thing-1.2.0") != []
 
 
 def test_a_wheel_that_is_too_large_is_named(source: Path):

@@ -34,6 +34,6 @@ def test_the_page_is_written_where_the_package_takes_it_from():
 
 
 def test_the_bundle_and_its_requirements_bring_the_dashboard():
-    assert "agl_dashboard" in {package.module for package in with_requirements(["agl_bundle"])}
+    assert "agl_dashboard" in {package.label for package in with_requirements(["agl"])}
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert "./plugins/agl_dashboard" in lines

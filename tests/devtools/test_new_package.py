@@ -25,7 +25,7 @@ SOURCE = f"plugins/{MODULE}/src/{MODULE}/adapter.py"
 FOLDERS = (f"plugins/{MODULE}", f"tests/plugins/{MODULE}")
 OF_ALL_PACKAGES = (
     *("tests/docs/test_public_names.py", "tests/docs/test_settings_page.py"),
-    *("tests/plugins/agl_bundle/test_catalogue_of_agl.py", "tests/devtools/test_private_parts.py"),
+    *("tests/plugins/agl/test_catalogue_of_agl.py", "tests/devtools/test_private_parts.py"),
     f"tests/docs/test_docs_run.py::test_page[plugins/{MODULE}/README.md]",
 )
 """Tests that look at every package."""
@@ -132,7 +132,7 @@ def test_tests_of_all_packages_accept_it(copy: Copy):
 def test_it_is_built(copy: Copy):
     assert "checked 2 wheels and sdists" in copy.dev("dist", MODULE)
     assert len(list((copy.root / "dist").glob(f"{MODULE}-*"))) == 2
-    script = "from devtools import packages; print([p.module for p in packages.everything()])"
+    script = "from devtools import packages; print([p.label for p in packages.everything()])"
     assert MODULE in copy.run(sys.executable, "-c", script)  # what `dist` builds
 
 

@@ -18,7 +18,7 @@ INSTALL = "pip install --quiet --find-links '/a folder/dist'"
 @pytest.mark.parametrize(
     ("line", "typed"),
     [
-        ("pip install -r requirements.txt    # from a clone", f"{INSTALL} agl-bundle"),
+        ("pip install -r requirements.txt    # from a clone", f"{INSTALL} agl"),
         (
             "pip install . ./plugins/agl_algo_apo openai",
             f"{INSTALL} agl-core agl-algo-apo openai",

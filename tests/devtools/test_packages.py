@@ -58,8 +58,8 @@ def test_a_malformed_version_is_refused(tree: Path, version: str):
 
 
 def test_the_default_suite_leaves_out_heavy_packages_and_those_that_say_so(tree: Path):
-    modules = [package.module for package in packages.all_plugins() if package.tested_by_default]
-    assert modules == ["agl_user"]
+    labels = [package.label for package in packages.all_plugins() if package.tested_by_default]
+    assert labels == ["agl_user"]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,23 @@ def test_a_wrong_setting_is_named(tree: Path, line: str, problem: str):
 
 
 def test_heavy_packages_are_not_light(tree: Path):
-    assert [package.module for package in packages.light_plugins()] == ["agl_base", "agl_user"]
+    assert [package.label for package in packages.light_plugins()] == ["agl_base", "agl_user"]
 
 
 def test_requirements_of_requirements_come_along():
-    modules = [package.module for package in packages.with_requirements(["agl_bundle"])]
-    assert {"agl_bundle", "agl_store_http", "agl_serving", "agl_exec_cs"} <= set(modules)
-    assert "agl_testing" not in modules
+    labels = [package.label for package in packages.with_requirements(["agl"])]
+    assert {"agl", "agl_store_http", "agl_serving", "agl_exec_cs"} <= set(labels)
+    assert "agl_testing" not in labels
+
+
+def test_a_package_may_name_its_module(tree: Path):
+    file = tree / "plugins/agl_user/pyproject.toml"
+    text = f'{file.read_text()}\n[tool.agl-dev]\nmodule = "agl_thing"\n'
+    file.write_text(text.replace("agl-base[x]>=0.1,<0.2", "agl>=0.1"))
+    packages.all_plugins.cache_clear()
+    (user,) = packages.named(["agl_user"])
+    assert user.module == "agl_thing"
+    assert user.source == tree / "plugins/agl_user/src/agl_thing"
+    assert user.own_requirements == {"agl-core", "agl"}
+    (problem,) = packages.version_problems()
+    assert problem.endswith("agl>=0.1 should end with >=0.1,<0.2")

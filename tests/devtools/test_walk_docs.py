@@ -97,7 +97,7 @@ def test_every_page_is_walked() -> None:
 
 def test_readmes_say_how_to_install_from_a_clone() -> None:
     assert packages.readme_problems() == []
-    (apo,) = (package for package in packages.all_plugins() if package.module == "agl_algo_apo")
+    (apo,) = (package for package in packages.all_plugins() if package.label == "agl_algo_apo")
     line = packages.install_line(apo)
     assert line.startswith("pip install . ./plugins/agl_adapters ./plugins/agl_algo_apo ")
     assert "./plugins/agl_prompt_search" in line

@@ -63,7 +63,7 @@ def test_an_id_that_a_server_uses_again_hides_no_call() -> None:
 
 
 def test_spans_of_a_dialect_whose_package_is_missing_name_the_package(agl_registry) -> None:
-    agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
+    agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
     adapter = LlmProxyTraceToTriplet()
     raw = span(1, "raw_gen_ai_request", llm__openai__id="chat-1")
     assert adapter.adapt([raw]) == []

@@ -98,7 +98,7 @@ class TestByName:
         assert built.options.on_failed == "retry"
 
     def test_it_is_exported_by_agl_core(self):
-        pytest.importorskip("agl_bundle", reason="its catalogue has the name")
+        pytest.importorskip("agl_catalogue", reason="its catalogue has the name")
         assert agl.VERL is VERL  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_an_unknown_option_is_named(self):

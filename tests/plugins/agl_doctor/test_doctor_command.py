@@ -182,7 +182,7 @@ class TestStoreChecks:
 
     async def test_none_is_installed(self, agl_registry, store):
         agl_registry.records = []
-        agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
+        agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
         with pytest.raises(MissingDependencyError, match="pip install 'agl-trace'"):
             await run_store_checks(store)
 

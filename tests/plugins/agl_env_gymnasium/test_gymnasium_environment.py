@@ -229,7 +229,7 @@ def test_an_environment_of_a_package_that_is_not_installed_names_it(agl_registry
     from agl_core.agent import load_environment
     from agl_core.errors import PluginNotFoundError
 
-    agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
+    agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
     with pytest.raises(PluginNotFoundError, match="pip install agl-env-gymnasium"):
         load_environment("gymnasium:FrozenLake-v1")
     assert load_environment("collections:Counter") is None

@@ -88,7 +88,7 @@ def test_names():
     ],
 )
 def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys, agl_registry):
-    agl_registry.add("catalogue.agl", "agl_bundle.catalogue")
+    agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
     assert main(["plugins", "new", *arguments, "--path", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

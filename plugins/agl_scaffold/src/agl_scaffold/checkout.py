@@ -21,7 +21,7 @@ from agl_scaffold.names import PluginName
 
 __all__ = ["Checkout", "checkout_of", "with_sorted_imports"]
 
-_OWN_NAME = re.compile(r"agl-[a-z0-9-]+")
+_OWN_NAME = re.compile(r"agl(?:-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import agl_core
-from agl_bundle.catalogue import NAMES, PACKAGES
+from agl_catalogue.hooks import NAMES, PACKAGES
 from agl_core.plugins import known_names, package_of
 from devtools import package_lists
 from tests.tables import check_each

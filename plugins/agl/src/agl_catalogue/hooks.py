@@ -9,6 +9,7 @@ from agl_core.plugins import CatalogueSpec, hookimpl
 
 PACKAGES: Final[Mapping[str, str]] = {
     # list of packages: written by python3 dev.py packages
+    "agl": "catalogue.agl",
     "agl-adapter-trajectory": "adapter.trajectory",
     "agl-adapters": "adapter.messages adapter.proxy-triplet adapter.triplet",
     "agl-algo-apo": "algorithm.apo",
@@ -16,7 +17,6 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
     "agl-algorithm-kit": "algorithm.baseline algorithm.evaluation algorithm.comparison run.stored",
-    "agl-bundle": "catalogue.agl",
     "agl-dashboard": "app.dashboard command.dashboard check.dashboard",
     "agl-doctor": "command.doctor command.plugins.doctor",
     "agl-env-gymnasium": "environment.gymnasium",

@@ -1,0 +1,1 @@
+"""The catalogue of the packages of this repository, which the distribution ``agl`` ships."""

@@ -18,12 +18,12 @@ CORE_MODULE = "agl_core"
 FOR_USERS = "agl"
 """The distribution that users install. It requires what most people want."""
 SETTINGS: Mapping[str, type] = {
-    "module": str,
     "heavy": bool,
     "parallel": bool,
     "exclusive": bool,
     "default": bool,
     "uses_undocumented": list,
+    "module": str,
     "note": str,
 }
 """Keys of a package's ``[tool.agl-dev]`` and the types of their values; CONTRIBUTING.md says what

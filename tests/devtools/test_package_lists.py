@@ -17,7 +17,7 @@ EMPTY = "<!-- list of packages: written by a command -->\n<!-- end of the list -
 def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose packages have plugins, with two lists."""
     monkeypatch.setattr(package_lists, "ROOT", tree)
-    monkeypatch.setattr(package_lists, "BUNDLE", "agl_base")
+    monkeypatch.setattr(packages, "FOR_USERS", "agl_base")
     lists = {name: package_lists.LISTS[name] for name in (package_lists.CATALOGUE, "README.md")}
     monkeypatch.setattr(package_lists, "LISTS", lists)
     for name in lists:

@@ -10,8 +10,8 @@ for. The agent drops the reasoning, so with ``history="exact"`` each turn is a r
 
 It prints the reward of each step, and of the updates the tokens and the CPU seconds.
 
-Run ``python tests/benchmark/bench_history.py`` in the environment of ``agl_algo_grpo``. It takes two
-to four minutes per run, nine runs.
+Run ``python tests/benchmark/bench_history.py`` in the environment of ``agl_algo_grpo``. It takes
+two to four minutes per run, nine runs.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def make_model(folder: Path, seed: int) -> Path:
     """
     if (folder / "config.json").is_file():
         return folder
-    import torch
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    import torch  # pyright: ignore[reportMissingImports]
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # pyright: ignore[reportMissingImports]
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # pyright: ignore[reportMissingImports]
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     inner = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))

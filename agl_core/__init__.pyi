@@ -49,11 +49,6 @@ from agl_core.env import (
 )
 from agl_core.execution import ExecutionEvent, ExecutionStrategy, ThreadingEvent
 from agl_core.llm_server import LLMServer
-from agl_core.logs import (
-    configure_logger,
-    setup_logging,
-    setup_module_logging,
-)
 from agl_core.plugins import (
     build_component,
 )
@@ -185,7 +180,6 @@ __all__ = [
     "batch_iter_over_dataset",
     "build_component",
     "clear_active_tracer",
-    "configure_logger",
     "emit_annotation",
     "emit_exception",
     "emit_message",
@@ -211,8 +205,6 @@ __all__ = [
     "reward",
     "rollout",
     "set_active_tracer",
-    "setup_logging",
-    "setup_module_logging",
     "with_llm_proxy",
     "with_store",
 ]

@@ -21,7 +21,6 @@ _BY_MODULE: Final[dict[str, str]] = {
     ),
     "agl_core.env": "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var",
     "agl_core.execution": "ExecutionEvent ExecutionStrategy ThreadingEvent",
-    "agl_core.logs": "configure_logger setup_logging setup_module_logging",
     "agl_core.plugins": "build_component",
     "agl_core.llm_server": "LLMServer",
     "agl_core.proxy": "LLMProxy",

@@ -37,7 +37,6 @@ PARTS: Mapping[str, str] = {
 """The README's words for kinds of plugins; any other kind has its own name."""
 LIBRARIES = "libraries"
 """The README's word for packages without plugins."""
-NONE = "\N{EN DASH}"
 LINE_LENGTH = 100
 
 
@@ -45,11 +44,7 @@ LINE_LENGTH = 100
 
 
 def parts(listed: Sequence[Package]) -> str:
-    """The README's table: the plugins of each kind, in the core and in packages."""
-    in_core: dict[str, list[str]] = {}
-    for point in packages.core().plugins:
-        kind, _, name = point.partition(".")
-        in_core.setdefault(kind, []).append(f"`{name}`")
+    """The README's table: the packages with plugins of each kind."""
     starred = {package.name for package in packages.with_requirements([packages.FOR_USERS])}
     links: dict[str, list[str]] = {}
     for package in listed:
@@ -58,11 +53,11 @@ def parts(listed: Sequence[Package]) -> str:
         kind = "" if package.kind == "catalogue" else package.kind
         links.setdefault(kind or LIBRARIES, []).append(link)
     rows = [
-        (PARTS.get(kind, kind), *(", ".join(found.get(kind, NONE)) for found in (in_core, links)))
+        (PARTS.get(kind, kind), ", ".join(links[kind]))
         for kind in dict.fromkeys((*PARTS, *sorted(links.keys() - {LIBRARIES}), LIBRARIES))
-        if kind in in_core or kind in links
+        if kind in links
     ]
-    return table(("part", "in the core", "packages in this repository"), rows)
+    return table(("part", "packages in this repository"), rows)
 
 
 def _shown(package: Package) -> str:

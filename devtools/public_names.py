@@ -15,9 +15,7 @@ from typing import NamedTuple
 from devtools import packages
 from devtools.process import ROOT
 
-PUBLIC_MODULES = (
-    *("env", "errors", "ids", "lazy", "logs", "semconv", "statistics", "status", "wakeup"),
-)
+PUBLIC_MODULES = (*("env", "errors", "ids", "lazy", "semconv", "statistics", "status", "wakeup"),)
 """Modules of the core that are public although they are not packages."""
 CONFIG = re.compile(r'config="([\w.]+):(\w+)"')
 
@@ -68,7 +66,7 @@ def root_exports() -> dict[str, str]:
 
 def options() -> Iterator[Option]:
     """Yield the options of every component, also of those whose libraries are not installed."""
-    for hooks in [ROOT / "agl_core/_builtins.py", *sorted(ROOT.glob("plugins/*/src/*/hooks.py"))]:
+    for hooks in sorted(ROOT.glob("plugins/*/src/*/hooks.py")):
         for module, name in sorted(set(CONFIG.findall(hooks.read_text()))):
             yield from _options_of(module, name)
 

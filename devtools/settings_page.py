@@ -15,9 +15,10 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from agl_core import env, logs
-from agl_core.cli._group import PluginGroup
-from agl_core.cli._plugins import options_of, type_name
+from agl_cli_kit import setup_logging
+from agl_cli_kit.group import PluginGroup
+from agl_cli_kit.plugins_command import options_of, type_name
+from agl_core import env
 from agl_core.plugins import COMPONENT_KINDS, ComponentSpec, get_registry, import_object
 from agl_core.trainer import Trainer
 from agl_train import file as train_file
@@ -131,7 +132,7 @@ def _keys() -> Iterator[tuple[str, str, str]]:
     meanings |= {key: of_trainer[part.argument] for key, part in train_file._PARTS.items()}
     tables: Mapping[str, tuple[type[BaseModel], Mapping[str, str]]] = {
         "trainer": (train_file.TrainerTable, of_trainer),
-        "logging": (train_file.LoggingTable, _arguments(logs.setup_logging)),
+        "logging": (train_file.LoggingTable, _arguments(setup_logging)),
     }
     for key, field in train_file.TrainFile.model_fields.items():
         if key not in tables:

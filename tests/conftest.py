@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from agl_core.logs import setup_logging
+from agl_cli_kit import setup_logging
 from devtools import packages
 
 # How long an example takes says something about the machine, which is shared and noisy.
@@ -198,7 +198,7 @@ def agl(tmp_path: Path):
 
     def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "agl_core.cli", *arguments],
+            [sys.executable, "-m", "agl_cli_kit", *arguments],
             cwd=tmp_path,
             env={**os.environ, **environ},
             capture_output=True,

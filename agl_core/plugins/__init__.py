@@ -29,6 +29,7 @@ from agl_core.plugins._extensions import (
     EnvironmentSpec,
     HookSpec,
     InterceptorSpec,
+    ProgressSpec,
     ProviderSpec,
     ReplayerSpec,
     ResourceSpec,
@@ -64,7 +65,8 @@ from agl_core.plugins._spec import (
     hookspec,
 )
 from agl_core.plugins._suggest import did_you_mean
-from agl_core.plugins._switches import Switches
+from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING, Switches
+from agl_core.plugins._trace import TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
@@ -84,11 +86,14 @@ __all__ = [
     "COMPONENT_KINDS",
     "CONFIG_SUFFIXES",
     "CORE_DISTRIBUTION",
+    "DISABLE_VARIABLE",
     "ENTRY_POINT_GROUP",
+    "EVERYTHING",
     "KINDS",
     "KIND_SPECS",
     "OLDEST_PLUGIN_API_VERSION",
     "PLUGIN_API_VERSION",
+    "TRACE_VARIABLE",
     "AppSpec",
     "Blueprint",
     "CallRuleSpec",
@@ -111,6 +116,7 @@ __all__ = [
     "PluginApiWarning",
     "PluginRecord",
     "PluginStatus",
+    "ProgressSpec",
     "ProviderSpec",
     "Registry",
     "ReplayerSpec",

@@ -76,7 +76,6 @@ def _records_of(distribution: Distribution) -> Iterator[PluginRecord]:
             error=problem,
             value=entry.value,
             requires=requires,
-            builtin=dist == CORE_DISTRIBUTION,
         )
 
 
@@ -101,7 +100,7 @@ def _judge(record: PluginRecord, switches: Switches) -> PluginRecord:
         return record
     if problem := _bad_value(record):
         return replace(record, status="broken", error=problem)
-    if not record.builtin and (problem := _wrong_core(record)):
+    if problem := _wrong_core(record):
         return replace(record, status="incompatible", error=problem)
     return record
 
@@ -183,20 +182,17 @@ def _settle_conflicts(records: list[PluginRecord], catalogue: Catalogue) -> Iter
     for _, group in groupby(records, key=lambda record: (record.kind, record.name)):
         rivals = list(group)
         usable = [record for record in rivals if record.status == "ok"]
-        builtin = any(record.builtin for record in rivals)
-        listed = catalogue.package_of(rivals[0].kind, rivals[0].name)
-        owner = CORE_DISTRIBUTION if builtin else listed
+        owner = catalogue.package_of(rivals[0].kind, rivals[0].name)
         for record in rivals:
             if record.status != "ok":
                 yield record
             elif owner and record.dist != owner:
-                whose = "a built-in" if builtin else owner
                 yield replace(
                     record,
                     status="conflict",
-                    error=f"the name belongs to {whose}; ask for {record.pin!r} to use this one",
+                    error=f"the name belongs to {owner}; ask for {record.pin!r} to use this one",
                 )
-            elif record.builtin or len(usable) == 1:
+            elif len(usable) == 1:
                 yield record
             elif sum(other.dist == record.dist for other in usable) > 1:
                 yield replace(

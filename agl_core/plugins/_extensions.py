@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
@@ -44,10 +45,9 @@ class CommandSpec(Spec):
 
     def resolve(self, record: PluginRecord) -> Any:
         """Import the click command."""
-        import click
-
         found = import_named(record, self.target)
-        if not isinstance(found, click.Command):
+        # The core does not require click; a click command has imported it.
+        if not isinstance(found, getattr(sys.modules.get("click"), "Command", ())):
             raise wrong_type(record, self.target, found, "a click command")
         return found
 
@@ -319,6 +319,25 @@ class TemplateEngineSpec(Spec):
     def resolve(self, record: PluginRecord) -> Callable[[str, Mapping[str, Any]], str]:
         """Import the function."""
         return _function(record, self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSpec(Spec):
+    """What shows the progress of long work in a terminal.
+
+    Experimental: a release may change it.
+
+    Attributes:
+        show: ``"package.module:function"``, called as ``show(description, total)`` with the name
+            of the work and its number of steps, in any thread; returns a context manager that
+            gives an :class:`agl_core.algorithm.ProgressReporter`.
+    """
+
+    show: str
+
+    def resolve(self, record: PluginRecord) -> Callable[[str, int], Any]:
+        """Import the function."""
+        return _function(record, self.show)
 
 
 @dataclass(frozen=True, slots=True)

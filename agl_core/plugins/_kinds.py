@@ -163,6 +163,14 @@ KIND_SPECS: Final = {
             experimental=True,
         ),
         KindSpec(
+            "progress",
+            spec="agl_core.plugins:ProgressSpec",
+            summary="shows progress in a terminal",
+            called="Called when long work begins in a process whose standard error is a terminal. "
+            "If several are installed, the first by name is used.",
+            experimental=True,
+        ),
+        KindSpec(
             "run",
             spec="agl_core.plugins:RunSpec",
             summary="runs that can be resumed",

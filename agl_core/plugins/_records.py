@@ -41,7 +41,6 @@ class PluginRecord:
         error: One line on the problem and its solution; empty without a problem.
         value: Target of the entry point, the hook module.
         requires: Requirements of the distribution, as in its metadata.
-        builtin: Whether the core itself provides it.
     """
 
     kind: str
@@ -52,7 +51,6 @@ class PluginRecord:
     error: str
     value: str
     requires: tuple[str, ...] = ()
-    builtin: bool = False
 
     @property
     def key(self) -> str:

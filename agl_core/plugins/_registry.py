@@ -224,14 +224,14 @@ class Registry:
         listed = self.catalogue
         package = listed.package_of(kind, name)
         if dist and canonical_name(dist) != package:  # a distribution that this project may not own
-            return f"no {kind} {name!r} of {dist} is installed; see `agl plugins list`"
+            return f"no {kind} {name!r} of {dist} is installed{self._see('list')}"
         message = f"no {kind} {name!r} is installed"
         if package:
             upgrade = "--upgrade " * any(record.dist == package for record in self.records)
             return f"{message}: pip install {upgrade}{shlex.quote(listed.requirement(package))}"
         usable = self.usable(kind)
         # Listed names come first: anyone may publish a package with a name like theirs.
-        own = {r.name for r in usable if r.builtin or listed.package_of(kind, r.name) == r.dist}
+        own = {r.name for r in usable if listed.package_of(kind, r.name) == r.dist}
         installed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
         for close in difflib.get_close_matches(name, own.union(listed.names_of(kind)), n=1):
             package = listed.requirement(listed.package_of(kind, close))
@@ -239,7 +239,12 @@ class Registry:
             return f"{message}; did you mean {close!r}?{pip}{installed}"
         if guess := did_you_mean(name, [record.name for record in usable]):
             return f"{message}{guess}{installed}"
-        return f"{message}{installed or f', nor any other {kind}; see `agl plugins list --all`'}"
+        return f"{message}{installed or f', nor any other {kind}' + self._see('list --all')}"
+
+    def _see(self, words: str) -> str:
+        """Return advice to run ``agl plugins``, where the command is installed."""
+        there = any(record.name == "plugins" for record in self.of_kind("command"))
+        return f"; see `agl plugins {words}`" * there
 
 
 def known_names(kind: str) -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """Switches that disable plugins, read before any plugin is imported.
 
 =======================  ======================================================================
-``AGL_DISABLE_PLUGINS``  comma-separated selectors to disable; ``*`` selects every plugin that is
-                         not built in (``agl --no-plugins`` sets it)
-``AGL_PLUGINS``          comma-separated selectors; if set, all other plugins that are not built
-                         in are disabled
+``AGL_DISABLE_PLUGINS``  comma-separated selectors to disable; ``*`` selects every plugin
+                         (``agl --no-plugins`` sets it)
+``AGL_PLUGINS``          comma-separated selectors; if set, all other plugins are disabled
 ``[tool.agl]``           ``disable-plugins`` and ``plugins``, lists of selectors, in the nearest
                          ``pyproject.toml`` that has this table; applies together with the variables
 =======================  ======================================================================
 
 A selector is an entry point (``store.sqlite``), a distribution (``acme-store``), or both
-(``acme-store:sqlite``). Only its entry point selects a built-in plugin.
+(``acme-store:sqlite``).
 
 Child processes inherit the variables, so a child has the same plugins as its parent.
 """
@@ -26,8 +25,10 @@ from typing import Any, Final, cast
 from agl_core.plugins._records import PluginRecord, canonical_name
 
 DISABLE_VARIABLE: Final = "AGL_DISABLE_PLUGINS"
+"""Names the plugins to switch off."""
 ALLOW_VARIABLE: Final = "AGL_PLUGINS"
 EVERYTHING: Final = "*"
+"""The selector of every plugin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Switches:
         for selector, source in self.disabled.items():
             if _matches(selector, record):
                 return f"switched off by {source}"
-        if self.allowed is None or record.builtin:
+        if self.allowed is None:
             return ""
         if any(_matches(selector, record) for selector in self.allowed):
             return ""
@@ -94,8 +95,6 @@ class Switches:
 
 
 def _matches(selector: str, record: PluginRecord) -> bool:
-    if record.builtin:
-        return selector == record.key
     return selector == EVERYTHING or _names(selector, record)
 
 

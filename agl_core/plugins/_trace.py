@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pluggy
 
 TRACE_VARIABLE: Final = "AGL_TRACE_HOOKS"
+"""Names the file to which processes append their calls of hooks."""
 
 
 def watch(manager: pluggy.PluginManager) -> None:

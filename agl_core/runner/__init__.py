@@ -1,15 +1,12 @@
 """Runners: they claim rollouts, run the agent, and write the results. They are plugins."""
 
-from agl_core._known_errors import ERROR_TABLE, KnownErrors
 from agl_core.runner._base import Runner, choose_concurrency, worker_name
 from agl_core.runner._hooks import Hook, Hooks
 from agl_core.runner._replay import ReplayHooks, call_replayer, find_replayer
 
 __all__ = [
-    "ERROR_TABLE",
     "Hook",
     "Hooks",
-    "KnownErrors",
     "ReplayHooks",
     "Runner",
     "call_replayer",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from agl_core.logs import error_console
+from agl_cli_kit import error_console
 from agl_core.statistics import Estimate, Gain
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_core._known_errors import ERROR_TABLE, KnownErrors
+from agl_core.known_errors import ERROR_TABLE, KnownErrors
 
 
 def raised(fail: Callable[[], Any]) -> BaseException:
@@ -60,7 +60,7 @@ def test_a_copy_is_empty():
 def test_a_lock_that_a_killed_process_holds_does_not_stop_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agl_core._known_errors._LOCK_SECONDS", 0.01)
+    monkeypatch.setattr("agl_core.known_errors._LOCK_SECONDS", 0.01)
     lock = threading.Lock()
     with lock:
         assert KnownErrors(lock=lock).count(raised(divide)) == 1

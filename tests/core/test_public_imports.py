@@ -21,8 +21,8 @@ PUBLIC = {
     "garbage",
     "hosts",
     "ids",
+    "known_errors",
     "lazy",
-    "logs",
     "main_thread",
     "semconv",
     "statistics",
@@ -87,10 +87,10 @@ def test_other_modules_of_the_core_are_private_by_name():
     public = {
         name.removesuffix(".__init__")
         for name in modules
-        if "._" not in name.removesuffix(".__init__").removesuffix(".__main__")
+        if "._" not in name.removesuffix(".__init__")
     }
     allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC}
-    assert public == {*allowed, "agl_core", "agl_core.cli.__main__", *FOLDERS}
+    assert public == {*allowed, "agl_core", *FOLDERS}
 
 
 def test_packages_say_what_is_public():

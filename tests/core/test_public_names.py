@@ -88,7 +88,7 @@ def test_the_first_use_imports_no_server_and_no_client():
 
 @pytest.mark.parametrize("words", [["--help"], ["plugins", "list"], ["version"]])
 def test_the_light_commands_import_no_component(words):
-    loaded = loaded_by(f"from agl_core.cli import main\nassert main({words!r}) == 0")
+    loaded = loaded_by(f"from agl_cli_kit import main\nassert main({words!r}) == 0")
     assert loaded & {*SERVING, *COMPONENTS, *BY_PLUGINS_ONLY} == set()
     assert "agl_core.trainer" not in loaded
     assert "agl_core.store" not in loaded

@@ -52,7 +52,7 @@ class Copy:
         for name in ("tools", "site"):
             if (ROOT / ".envs" / name).exists():
                 (root / ".envs" / name).symlink_to(ROOT / ".envs" / name)
-        command = ("-m", "agl_core.cli", "plugins", "new", KIND, NAME, "--path", root / "plugins")
+        command = ("-m", "agl_cli_kit", "plugins", "new", KIND, NAME, "--path", root / "plugins")
         self.said = self.run(sys.executable, *command)
 
     def dev(self, *arguments: str, fails: bool = False) -> str:

@@ -40,9 +40,9 @@ def test_a_list_says_what_the_packages_declare(repository: Path):
     package_lists.write()
     readme = (repository / "README.md").read_text()
     link = "plugins/agl_base/README.md"
-    assert rf"| store | – | [`base`, `more`]({link})\* (`agl sell`) |" in readme  # noqa: RUF001
-    assert "| hook | – | [`other`](plugins/agl_other/README.md) |" in readme  # noqa: RUF001
-    assert "| libraries | – | [`agl-user`](plugins/agl_user/README.md) |" in readme  # noqa: RUF001
+    assert rf"| store | [`base`, `more`]({link})\* (`agl sell`) |" in readme
+    assert "| hook | [`other`](plugins/agl_other/README.md) |" in readme
+    assert "| libraries | [`agl-user`](plugins/agl_user/README.md) |" in readme
     assert readme.endswith("<!-- end of the list -->\nafter\n")
     assert "| `agl_user` | What user is |" in (repository / "CONTRIBUTING.md").read_text()
     assert list(package_lists.problems()) == []

@@ -57,8 +57,6 @@ def test_every_option_of_every_component_is_described():
 def test_an_option_without_a_description_is_found(tmp_path, monkeypatch: pytest.MonkeyPatch):
     package = tmp_path / "plugins/agl_store_x/src/agl_store_x"
     package.mkdir(parents=True)
-    (tmp_path / "agl_core").mkdir()
-    (tmp_path / "agl_core/_builtins.py").write_text("")
     (package / "hooks.py").write_text('ComponentSpec(config="agl_store_x.config:XConfig")')
     (package / "config.py").write_text(
         'class Base(ComponentConfig):\n    url: str\n    """Where."""\n'

@@ -95,7 +95,7 @@ class Site:
 
     def agl(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run ``agl`` with these distributions installed."""
-        return self.python("-m", "agl_core.cli", *arguments, **environ)
+        return self.python("-m", "agl_cli_kit", *arguments, **environ)
 
     def python(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -163,12 +163,12 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 @pytest.fixture
 def acme(here: Site) -> Iterator[Registry]:
-    """Yield a registry of the core and of a distribution with a catalogue."""
+    """Yield a registry of the command kit and of a distribution with a catalogue."""
     here.install(
         "acme", entry_points={"catalogue.acme": "acme_list"}, modules={"acme_list.py": CATALOGUE}
     )
     records = Registry.discover().records
-    registry = Registry(r for r in records if r.builtin or r.dist == "acme")
+    registry = Registry(r for r in records if r.dist in ("acme", "agl-cli-kit"))
     reset_registry(registry)
     yield registry
     reset_registry()

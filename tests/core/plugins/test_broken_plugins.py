@@ -205,16 +205,16 @@ def test_asking_for_a_broken_one_is_one_line_and_exit_code_2(installed):
 
 def test_no_plugins_also_applies_to_child_processes(installed):
     code = (
-        "from agl_core.cli import main; main(['--no-plugins', 'version', '--json'])\n"
+        "from agl_cli_kit import main; main(['--no-plugins', 'version', '--json'])\n"
         "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-m', 'agl_core.cli', 'version', '--json'], check=True)\n"
+        "subprocess.run([sys.executable, '-m', 'agl_cli_kit', 'version', '--json'], check=True)\n"
     )
     done = installed.python("-c", code)
     assert done.returncode == 0, done.stderr
     both = [json.loads(line)["plugins"] for line in done.stdout.splitlines()]
     assert len(both) == 2
     listed = installed.agl("--no-plugins", "plugins", "list", "--json")
-    statuses = {row["status"] for row in json.loads(listed.stdout) if not row["builtin"]}
+    statuses = {row["status"] for row in json.loads(listed.stdout)}
     assert statuses == {"disabled"}
 
 

@@ -19,11 +19,8 @@ def only(dist: str) -> PluginRecord:
     return record
 
 
-def test_builtins_are_found_by_their_entry_points():
-    builtin = {record.key: record for record in Registry.discover().records if record.builtin}
-    assert builtin["command.plugins"].value == "agl_core._builtins"
-    assert builtin["command.plugins"].dist == "agl-core"
-    assert {record.status for record in builtin.values()} == {"ok"}
+def test_the_core_is_no_plugin_itself():
+    assert records_of("agl-core") == []
 
 
 def test_a_record_says_all_that_metadata_says_and_nothing_is_imported(here):
@@ -36,7 +33,7 @@ def test_a_record_says_all_that_metadata_says_and_nothing_is_imported(here):
     )
     record = only("agl-store-demo")
     assert (record.kind, record.name, record.version) == ("store", "demo", "2.5")
-    assert (record.status, record.error, record.builtin) == ("ok", "", False)
+    assert (record.status, record.error) == ("ok", "")
     assert record.requires == ("agl-core>=0.1", "numpy>=2")
     assert record.key == "store.demo"
     assert record.pin == "agl-store-demo:demo"
@@ -126,12 +123,12 @@ def test_a_rival_that_cannot_be_used_makes_no_conflict(here):
     assert (only("one").status, only("two").status) == ("ok", "incompatible")
 
 
-def test_a_builtin_is_not_shadowed(here):
+def test_a_listed_name_is_not_shadowed(here):
     here.install("shade", entry_points={"command.version": "shade_hooks"})
     assert only("shade").status == "conflict"
     assert "'shade:version'" in only("shade").error
     found = Registry.discover().find("command", "version")
-    assert found.dist == "agl-core"
+    assert found.dist == "agl-cli-kit"
 
 
 def test_one_name_twice_in_a_distribution_is_broken(here):

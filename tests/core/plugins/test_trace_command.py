@@ -30,7 +30,7 @@ def acme(code, child):
     print("printed by acme", flush=True)
     notify("algorithm_step", algorithm="a", step=3 if code else 0, metrics={})
     if child:
-        subprocess.run([sys.executable, "-m", "agl_core.cli", "acme"], check=True)
+        subprocess.run([sys.executable, "-m", "agl_cli_kit", "acme"], check=True)
     return code
 """
 LISTENER = """

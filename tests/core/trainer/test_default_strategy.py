@@ -138,21 +138,21 @@ MISSING = [
 
 
 class TestMissingPackages:
-    """The error for a missing package of the bundle is one line with its install command."""
+    """The error for a missing package of those that users install is one line with its command."""
 
     @pytest.fixture(autouse=True)
     def core_alone(self) -> Iterator[None]:
         records = Registry.discover().records
         needed = {"algorithm.baseline", "catalogue.agl", "execution.shm", "runner.agent"}
         needed |= {"store.memory", "tracer.otel"}
-        reset_registry(Registry(r for r in records if r.builtin or r.key in needed))
+        reset_registry(Registry(r for r in records if r.key in needed))
         yield
         reset_registry()
 
     def test_it_is_named_by_the_error(self, capsys: pytest.CaptureFixture[str]):
         def check(kind: str, spec: Any, package: str) -> None:
             if kind == "command":
-                from agl_core.cli import main
+                from agl_cli_kit import main
 
                 assert main([spec]) == 2
                 said = capsys.readouterr().err

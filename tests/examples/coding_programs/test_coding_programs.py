@@ -71,7 +71,7 @@ class Backend:
 def serving(*arguments: str) -> Iterator[str]:
     """Run a command of agl that serves; yield its URL."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "agl_cli_kit", *arguments], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None

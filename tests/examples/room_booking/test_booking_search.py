@@ -23,7 +23,7 @@ from simulated_model import MODEL_NAME, SimulatedModel, create_app
 from tasks import make_splits
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
-AGL = ("-m", "agl_core.cli")
+AGL = ("-m", "agl_cli_kit")
 TASKS = make_splits(seed=3, train=30, val=24, test=60)
 
 

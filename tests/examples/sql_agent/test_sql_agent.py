@@ -82,7 +82,7 @@ def test_blocks_of_code():
 def agl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     hidden = {"OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
     return subprocess.run(
-        [sys.executable, "-m", "agl_core.cli", *arguments],
+        [sys.executable, "-m", "agl_cli_kit", *arguments],
         cwd=folder,
         env={key: value for key, value in os.environ.items() if key not in hidden},
         capture_output=True,

@@ -51,7 +51,7 @@ def test_the_train_file_trains_and_writes_the_curve(tmp_path: Path):
         "proxy.port=0",
     )
     sets = [part for option in options for part in ("--set", option)]
-    out = run("-m", "agl_core.cli", "train", EXAMPLE / "apo.toml", *sets, "--json", cwd=tmp_path)
+    out = run("-m", "agl_cli_kit", "train", EXAMPLE / "apo.toml", *sets, "--json", cwd=tmp_path)
     metrics = json.loads(out)["metrics"]
     assert metrics["steps"] == 3
     assert metrics["val/reward"] > 0

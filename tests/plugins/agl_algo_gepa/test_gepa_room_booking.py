@@ -87,7 +87,7 @@ def train(algorithm: str, folder: Path, port: int) -> list[str | Path]:
         f"algorithm.output_dir='{folder}'",
     ]
     sets = [part for one in settings for part in ("--set", one)]
-    return ["-m", "agl_core.cli", "train", EXAMPLE / f"{algorithm}.toml", *sets, "--json"]
+    return ["-m", "agl_cli_kit", "train", EXAMPLE / f"{algorithm}.toml", *sets, "--json"]
 
 
 async def finished(file: Path) -> int:

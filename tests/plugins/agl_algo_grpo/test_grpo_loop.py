@@ -376,7 +376,7 @@ def test_a_missing_library_names_its_pip_command(monkeypatch: pytest.MonkeyPatch
 
 def test_the_train_file_of_the_example_is_valid():
     file = Path(__file__).parents[3] / "examples" / "rl_digits" / "train.toml"
-    command = [sys.executable, "-m", "agl_core.cli"]
+    command = [sys.executable, "-m", "agl_cli_kit"]
     done = subprocess.run([*command, "train", "--check", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     listed = subprocess.run([*command, "plugins", "list"], capture_output=True, text=True)

@@ -108,7 +108,7 @@ class TestByName:
     def test_listing_and_building_import_no_torch(self):
         program = (
             "import sys\n"
-            "from agl_core.cli import main\n"
+            "from agl_cli_kit import main\n"
             "try:\n    main(['plugins', 'list'])\nexcept SystemExit as end:\n"
             "    assert not end.code, end.code\n"
             "from agl_core.plugins import build_component\n"

@@ -145,7 +145,7 @@ def test_the_plugin_is_among_the_installed_apps():
 def run(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     env = {key: value for key, value in os.environ.items() if key != "AGL_AUTH_TOKEN"}
     return subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", *arguments],
+        [sys.executable, "-m", "agl_cli_kit", *arguments],
         cwd=cwd,
         env=env,
         stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.doctor import _versions as versions_
 from agl_core.errors import MissingDependencyError, StoreUnavailableError
 from agl_core.plugins import get_registry

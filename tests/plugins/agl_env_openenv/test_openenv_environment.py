@@ -13,7 +13,7 @@ from openenv.core import CallToolAction, CallToolObservation
 
 import agl_core as agl
 from agl_adapters import LlmProxyTraceToTriplet
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.emitter import find_final_reward
 from agl_core.errors import ConfigError
 from agl_env_openenv import load

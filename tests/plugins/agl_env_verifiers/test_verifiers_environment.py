@@ -11,7 +11,7 @@ import pytest
 
 import agl_core as agl
 from agl_adapters import LlmProxyTraceToTriplet
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.emitter import find_final_reward, get_rewards_from_span
 from agl_core.errors import RunFailedError
 from agl_env_verifiers import load

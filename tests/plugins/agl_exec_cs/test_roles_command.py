@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 
 
 def agl(*arguments: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", *arguments],
+        [sys.executable, "-m", "agl_cli_kit", *arguments],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import StoreUnavailableError
 from agl_core.store import LightningStore
 from agl_export import (

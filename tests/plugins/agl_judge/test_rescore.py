@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import LightningStore

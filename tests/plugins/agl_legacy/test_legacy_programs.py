@@ -61,7 +61,7 @@ def test_an_algorithm_in_three_terminals(
 ) -> None:
     models.script = lambda request: Reply("Mars" if "one word" in last_text(request) else "a b c d")
     port = free_port()
-    store = start("store", "--port", str(port), module="agl_core.cli")
+    store = start("store", "--port", str(port), module="agl_cli_kit")
     url = f"http://127.0.0.1:{port}"
     probe_health(f"{url}/v1/agl/health", time.monotonic() + 30)
     assert store.poll() is None

@@ -55,7 +55,7 @@ def run() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*args: str, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agl_core.cli", *args],
+            [sys.executable, "-m", "agl_cli_kit", *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.types import PromptTemplate
 
 sqlite = pytest.importorskip("agl_store_sqlite")

@@ -210,7 +210,7 @@ async def test_the_command_serves_a_proxy(models: ScriptedModels):
     server = LightningStoreServer(store, port=0, launcher_args=PythonServerLauncherArgs())
     await server.start()
     claim = await store.start_rollout(input={})
-    command = ["-m", "agl_core.cli", "proxy", "--port", "0", "--store", server.endpoint]
+    command = ["-m", "agl_cli_kit", "proxy", "--port", "0", "--store", server.endpoint]
     named = ["--model", f"q={models.base_url}", "--model", f"r=openai/R@{models.base_url}"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, *named, stdout=subprocess.PIPE

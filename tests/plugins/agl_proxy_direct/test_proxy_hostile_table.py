@@ -79,7 +79,7 @@ async def served() -> AsyncIterator[tuple[Table, RawBackend, int, str]]:
     claim: AttemptedRollout = await store.start_rollout(input={})
     backend = RawBackend()
     async with backend.serve():
-        command = ["-m", "agl_core.cli", "proxy", "--port", "0", "--store", server.endpoint]
+        command = ["-m", "agl_cli_kit", "proxy", "--port", "0", "--store", server.endpoint]
         command += ["--model", f"q=http://127.0.0.1:{backend.port}/v1", "--api-key", KEY]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, stdout=subprocess.PIPE

@@ -25,7 +25,7 @@ async def test_the_command_serves_litellms_proxy(
     options = ["--backend", "litellm", "--port", "0", "--store", server.endpoint]
     named = ["--model", f"q={models.base_url}", "--model", f"r=mistral/R@{models.base_url}"]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agl_core.cli", "proxy", *options, *named, "--api-key", "k"),
+        *(sys.executable, "-m", "agl_cli_kit", "proxy", *options, *named, "--api-key", "k"),
         stdout=subprocess.PIPE,
     )
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.types import LLM
 from agl_replay.check import set_iterations
 from agl_scripted import Reply, ScriptedModels

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_replay import read_suite, replay
 from agl_replay.cli import live_model_list
 from agl_scripted import Reply, ScriptedModels

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_replay import read_suite
 from agl_scripted import Reply, ScriptedModels, SeenRequest
 
@@ -105,7 +105,7 @@ def run_agl(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     kept = ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-m", "agl_core.cli", *arguments],
+        [sys.executable, "-m", "agl_cli_kit", *arguments],
         cwd=folder,
         env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

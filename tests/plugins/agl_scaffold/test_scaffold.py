@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.plugins import KINDS
 from agl_scaffold import PluginName, create, create_plugin
 
@@ -82,7 +82,7 @@ def test_names():
         (["store", "x" * 31], "at most 30 characters"),
         (["store", ""], "'' is not a plugin name"),
         (["command", "import"], "'import' is a word of Python"),
-        (["command", "version"], "command.version is built in"),
+        (["command", "version"], "agl-cli-kit has it already"),
         (["store", "sqlite"], "agl-store-sqlite has it already"),
         (["store", "memory"], "agl-store-memory has it already"),
     ],
@@ -96,6 +96,16 @@ def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys
     assert line in captured.err
     assert captured.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_of_an_installed_package_is_refused(tmp_path, capsys, agl_registry):
+    agl_registry.add("store.mine", "acme_hooks", dist="acme-store")
+    agl_registry.add("store.yours", "acme_hooks", dist="agl-store-yours")
+    assert main(["plugins", "new", "store", "mine", "--path", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said == "agl: error: acme-store provides store.mine: take another name\n"
+    # Who writes a package again may have the first one installed.
+    assert main(["plugins", "new", "store", "yours", "--path", str(tmp_path)]) == 0
 
 
 def test_an_existing_folder_is_left_alone(tmp_path, capsys):

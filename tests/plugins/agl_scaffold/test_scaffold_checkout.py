@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import ConfigError
 from agl_core.plugins import KINDS
 from agl_scaffold import PluginName, create_plugin
@@ -55,8 +55,8 @@ def test_the_package_is_one_of_the_repository(plugins: Path, monkeypatch, capsys
     assert pyproject["project"]["version"] == core["version"]
     assert set(pyproject["tool"]) == {"hatch"}, "the root has the other settings"
     # What agl-store-http requires is in the line, too.
-    line = "pip install . ./plugins/agl_adapters ./plugins/agl_made_here ./plugins/agl_serving"
-    line = f"{line} ./plugins/agl_store_http ./plugins/agl_store_kit\n"
+    line = "pip install . ./plugins/agl_adapters ./plugins/agl_cli_kit ./plugins/agl_made_here"
+    line = f"{line} ./plugins/agl_serving ./plugins/agl_store_http ./plugins/agl_store_kit\n"
     assert line in (package / "README.md").read_text()
 
 

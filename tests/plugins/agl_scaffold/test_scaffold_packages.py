@@ -97,7 +97,7 @@ def test_a_new_package_passes_its_tests(kind: str, fresh: Environment, tmp_path:
     code = f"import agl_core, {name.package} as it; print(agl_core.__file__, it.__file__)"
     for file in run(fresh.python, "-c", code, cwd=tmp_path).split():
         assert Path(file).is_relative_to(fresh.path)
-    listed = run(fresh.python, "-m", "agl_core.cli", "plugins", "list", cwd=tmp_path)
+    listed = run(fresh.python, "-m", "agl_cli_kit", "plugins", "list", cwd=tmp_path)
     assert any(line.split()[:3] == [kind, name.name, "ok"] for line in listed.splitlines()), listed
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import ConfigError, LLMServerError
 from agl_server_vllm.command import read_words
 
@@ -59,7 +59,7 @@ def test_a_missing_vllm_names_the_pip_command(model: Path, capsys):
 
 @pytest.fixture
 def command(model: Path, fake_env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    words = ["-m", "agl_core.cli", "vllm", "--", "serve", str(model)]
+    words = ["-m", "agl_cli_kit", "vllm", "--", "serve", str(model)]
     words += ["--port", "0", "--served-model-name", "policy"]
     running = subprocess.Popen(
         [sys.executable, *words],

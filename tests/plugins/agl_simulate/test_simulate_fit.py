@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agl_cli_kit import main
 from agl_core import semconv
-from agl_core.cli import main
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Attempt, Rollout, RolloutConfig, Span
 from agl_simulate import fit
@@ -143,7 +143,7 @@ async def test_an_empty_store_is_refused(store):
 def command(tmp_path):
     def run(*options, code=0):
         done = subprocess.run(
-            [sys.executable, "-m", "agl_core.cli", "simulate", *options],
+            [sys.executable, "-m", "agl_cli_kit", "simulate", *options],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_store_http.check import check_port
 
 

@@ -122,7 +122,7 @@ class StoreProcess:
 
     async def __aenter__(self) -> str:
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agl_core.cli", "store", *self._options),
+            *(sys.executable, "-m", "agl_cli_kit", "store", *self._options),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )

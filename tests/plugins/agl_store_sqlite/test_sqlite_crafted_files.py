@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import StoreDataError
 from agl_store_sqlite import SqliteLightningStore
 

@@ -20,7 +20,7 @@ from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
 
 PREFIX = "/v1/agl"
-COMMAND = [sys.executable, "-m", "agl_core.cli", "store", "--port", "0", "--path"]
+COMMAND = [sys.executable, "-m", "agl_cli_kit", "store", "--port", "0", "--path"]
 
 
 class Served:

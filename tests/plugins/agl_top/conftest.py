@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.store import LightningStore
 from agl_core.types import AttemptStatus, PromptTemplate, Span
 from agl_store_sqlite import SqliteLightningStore
@@ -124,7 +124,7 @@ def started(tmp_path: Path) -> Any:
     processes: list[subprocess.Popen[Any]] = []
 
     def start(*arguments: str, **how: Any) -> subprocess.Popen[Any]:
-        command = [sys.executable, "-m", "agl_core.cli", *arguments]
+        command = [sys.executable, "-m", "agl_cli_kit", *arguments]
         process = subprocess.Popen(command, cwd=tmp_path, **how)
         processes.append(process)
         return process

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.store import LightningStore
 from agl_core.types import EnqueueRolloutRequest, Span, TraceStatus
 from agl_store_http import LightningStoreServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agl_algorithm_kit import stored_runs
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean, pass_at_k
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.statistics import estimate_mean
 
 

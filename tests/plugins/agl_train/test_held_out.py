@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.statistics import estimate_gain, estimate_mean
 
 pytest.importorskip("agl_store_sqlite")

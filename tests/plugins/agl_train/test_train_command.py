@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 
 
 def test_check_runs_nothing(project, capsys):
@@ -318,7 +318,7 @@ def test_a_signal_stops_a_run_cleanly(project, number):
             "\nimport asyncio, os\n\n@agl.rollout\nasync def endless(task, prompt_template):\n"
         )
         file.write("    os.write(1, b'STARTED\\n')\n    await asyncio.Event().wait()\n")
-    command = [sys.executable, "-m", "agl_core.cli", "train", "train.toml", "--json"]
+    command = [sys.executable, "-m", "agl_cli_kit", "train", "train.toml", "--json"]
     quick = ["--set", "strategy.graceful_delay=0.1"]
     process = subprocess.Popen(
         [*command, "--set", "agent=agl_cli_agent:endless", *quick],
@@ -361,7 +361,7 @@ def test_a_yaml_file_means_the_same(project, agl):
 
 def test_check_imports_nothing_heavy(project):
     code = (
-        "import sys\nfrom agl_core.cli import main\n"
+        "import sys\nfrom agl_cli_kit import main\n"
         "assert main(['train', 'train.toml', '--check']) == 0\n"
         "print(sorted({name.split('.')[0] for name in sys.modules}))\n"
     )

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_train.runs import RunRecord
 from agl_train.train_command import command_again
 
@@ -94,7 +94,7 @@ def test_an_interrupted_run_resumes(project, agl, number, strategy):
         command += ["--set", setting]
     done = project / "done.txt"
     broken = subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", *command],
+        [sys.executable, "-m", "agl_cli_kit", *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,

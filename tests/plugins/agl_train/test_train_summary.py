@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_train.curves import curve
 
 pytest.importorskip("agl_store_sqlite")

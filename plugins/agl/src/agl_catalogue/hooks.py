@@ -17,6 +17,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-algo-grpo": "algorithm.grpo",
     "agl-algo-verl": "algorithm.verl check.verl",
     "agl-algorithm-kit": "algorithm.baseline algorithm.evaluation algorithm.comparison run.stored",
+    "agl-cli-kit": "command.plugins command.version progress.rich",
     "agl-dashboard": "app.dashboard command.dashboard check.dashboard",
     "agl-doctor": "command.doctor command.plugins.doctor",
     "agl-env-gymnasium": "environment.gymnasium",
@@ -64,6 +65,9 @@ PACKAGES: Final[Mapping[str, str]] = {
 
 NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "Baseline": ("agl_algorithm_kit", "agl-algorithm-kit"),
+    "configure_logger": ("agl_cli_kit", "agl-cli-kit"),
+    "setup_logging": ("agl_cli_kit", "agl-cli-kit"),
+    "setup_module_logging": ("agl_cli_kit", "agl-cli-kit"),
     "SharedMemoryExecutionStrategy": ("agl_exec_shm", "agl-exec-shm"),
     "LitAgentRunner": ("agl_runner", "agl-runner"),
     "OtelTracer": ("agl_tracer_otel", "agl-tracer-otel"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl_core.cli import in_terminal, open_store, print_json
+from agl_cli_kit import in_terminal, open_store, print_json
 
 if TYPE_CHECKING:
     from agl_core.doctor import Finding

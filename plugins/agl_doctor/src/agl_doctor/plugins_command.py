@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from agl_core.cli import kind_option, print_json, print_table
+from agl_cli_kit import kind_option, print_json, print_table
 from agl_core.plugins import canonical_name, get_registry
 
 

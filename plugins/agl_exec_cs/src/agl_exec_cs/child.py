@@ -22,9 +22,10 @@ from agl_core.execution import (
     ThreadingEvent,
     supervise,
 )
+from agl_core.known_errors import KnownErrors
 from agl_core.main_thread import run_beside_main_thread
 from agl_core.plugins import flush_listeners
-from agl_core.runner import KnownErrors, worker_name
+from agl_core.runner import worker_name
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.events import MultiprocessingEvent, wait_readable
 from agl_exec_cs.leftovers import Leftovers

@@ -30,8 +30,9 @@ from agl_core.execution import (
     RunnerBundle,
     ThreadingEvent,
 )
+from agl_core.known_errors import ERROR_TABLE
 from agl_core.plugins import configured_by
-from agl_core.runner import ERROR_TABLE, worker_name
+from agl_core.runner import worker_name
 from agl_core.store import LightningStore, innermost
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agl_cli_kit import error_console
 from agl_core.errors import LaunchError
 from agl_core.execution import RUN_ENDED, AlgorithmBundle, supervise
-from agl_core.logs import error_console
 from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.dead_runners import fail_attempts_of

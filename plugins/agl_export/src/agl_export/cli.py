@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import click
 
-from agl_core.cli import open_store, print_json, store_options
+from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError
 from agl_core.types import FINISHED_STATUSES, RolloutMode
 

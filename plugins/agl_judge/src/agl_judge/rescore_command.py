@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_core.cli import print_json, print_table
+from agl_cli_kit import print_json, print_table
 from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def prometheus(
 
         click.echo(rules(), nl=False)
         return
-    from agl_core.logs import setup_logging
+    from agl_cli_kit import setup_logging
 
     path = metrics_path.rstrip("/")
     if not path.startswith("/"):

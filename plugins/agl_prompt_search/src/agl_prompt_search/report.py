@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agl_cli_kit import error_console
 from agl_core.algorithm import ProgressReporter
-from agl_core.logs import error_console
 from agl_core.statistics import Estimate
 from agl_prompt_search.state import Candidate, SearchState
 

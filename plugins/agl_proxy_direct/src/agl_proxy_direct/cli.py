@@ -71,7 +71,7 @@ def proxy(
     log_level: str,
 ) -> None:
     """Serve an LLM proxy until Ctrl+C: agents call it instead of their models."""
-    from agl_core.logs import setup_logging
+    from agl_cli_kit import setup_logging
     from agl_serving import run_in_new_loop
     from agl_store_http import LightningStoreClient
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from agl_core.cli import print_json, print_table
+from agl_cli_kit import print_json, print_table
 from agl_core.errors import AglError
 from agl_core.genai import dumps, loads
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.cli import open_store, print_json, store_options
+from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError
 from agl_replay.report import result_as_json, reward_text
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from agl_cli_kit import print_json, print_table
 from agl_core.algorithm import show_progress
-from agl_core.cli import print_json, print_table
 from agl_core.store import LightningStore
 from agl_core.types import Resource
 from agl_replay.cli import UNUSED_KEYS, live_model_list

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, cast
 
-from agl_core.cli import open_store, print_json
+from agl_cli_kit import open_store, print_json
 from agl_core.genai import loads
 from agl_replay.cli import load_plan, open_recording
 from agl_replay.proxy import running_ports

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import anyio
 
 from agl_core.errors import AgentCancelledError
+from agl_core.known_errors import KnownErrors
 from agl_core.plugins import configured_by
 from agl_core.runner import (
     Hooks,
-    KnownErrors,
     Runner,
     call_replayer,
     choose_concurrency,

@@ -30,8 +30,9 @@ from agl_core.errors import (
     AgentTimeoutError,
     ResourceMissingError,
 )
+from agl_core.known_errors import KnownErrors
 from agl_core.proxy import ProxyMove, proxy_move
-from agl_core.runner import KnownErrors, call_replayer
+from agl_core.runner import call_replayer
 from agl_core.status import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES, infrastructure_failures
 from agl_core.sync_calls import Outcome, SyncCalls, end_if_forked
 from agl_runner.final_status import write_final_status

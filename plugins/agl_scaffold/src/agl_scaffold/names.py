@@ -55,9 +55,11 @@ class PluginName:
             raise ConfigError(
                 f"{package_of(kind, name)} has it already: install that, or take another name"
             )
-        taken = {record.name for record in get_registry().of_kind(kind) if record.builtin}
-        if name in taken:
-            raise ConfigError(f"{kind}.{name} is built in: take another name")
+        records = get_registry().of_kind(kind)
+        owners = {r.dist for r in records if r.name == name} - {self.distribution}
+        if owners:
+            owner = ", ".join(sorted(owners))
+            raise ConfigError(f"{owner} provides {kind}.{name}: take another name")
 
     @property
     def distribution(self) -> str:

@@ -45,7 +45,7 @@ def vllm(
     All of vLLM's processes end with this command, however it ends. With --enable-lora, an adapter
     is served under MODEL's name and can be replaced while vLLM runs.
     """
-    from agl_core.logs import setup_logging
+    from agl_cli_kit import setup_logging
 
     setup_logging("INFO")
     server = VLLMServer(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from agl_cli_kit import open_store, print_json, store_options
 from agl_core.algorithm import show_progress
-from agl_core.cli import open_store, print_json, store_options
 from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 import pytest
 
 from agl_core.plugins import (
-    CORE_DISTRIBUTION,
     ENTRY_POINT_GROUP,
     PluginRecord,
     Registry,
@@ -30,8 +29,8 @@ from agl_core.plugins import (
 __all__ = ["Plugins", "agl_registry"]
 
 USUAL: Final = (
-    CORE_DISTRIBUTION,
     "agl-algorithm-kit",
+    "agl-cli-kit",
     "agl-exec-shm",
     "agl-runner",
     "agl-store-memory",
@@ -76,8 +75,7 @@ class Plugins:
         kind, bare, problem = split_name(name)
         if problem:
             raise ValueError(problem)
-        builtin = dist == CORE_DISTRIBUTION
-        return PluginRecord(kind, bare, dist, version, "ok", "", module, builtin=builtin)
+        return PluginRecord(kind, bare, dist, version, "ok", "", module)
 
     @staticmethod
     def listen(listener: object) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agl_core.cli import in_terminal, print_json, print_table
+from agl_cli_kit import in_terminal, print_json, print_table
 from agl_core.errors import AglError, error_message
 from agl_core.store import LightningStore
 from agl_top.columns import draw_table

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import click
 
-from agl_core.cli import open_store, print_json, store_options
+from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError, RolloutNotFoundError
 from agl_core.status import worker_status
 from agl_core.store import LightningStore

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from agl_core.cli import in_terminal, open_store, print_json, store_options
+from agl_cli_kit import in_terminal, open_store, print_json, store_options
 from agl_core.errors import AglError, error_message
 from agl_core.store import LightningStore
 from agl_top.screen import Screen

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.cli import in_terminal, open_store, print_json, store_options
+from agl_cli_kit import in_terminal, open_store, print_json, store_options
 from agl_core.errors import ConfigError
 from agl_trace.selection import LATEST, find_attempt, find_rollout
 

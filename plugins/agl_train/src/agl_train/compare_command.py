@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl_core.cli import print_json, print_table
+from agl_cli_kit import print_json, print_table
 from agl_core.errors import ConfigError
 from agl_train.held_out import HeldOut
 from agl_train.runs import blame

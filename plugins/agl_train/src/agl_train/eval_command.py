@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl_core.cli import print_json, print_table
+from agl_cli_kit import print_json, print_table
 from agl_core.errors import ConfigError, RunFailedError
 from agl_core.runner import call_replayer, find_replayer
 from agl_core.statistics import CONFIDENCE

@@ -102,7 +102,7 @@ class TrainerTable(_Table):
 
 
 class LoggingTable(_Table):
-    """The table ``[logging]``: arguments of :func:`~agl_core.logs.setup_logging`."""
+    """The table ``[logging]``: arguments of :func:`~agl_cli_kit.logs.setup_logging`."""
 
     level: str | int = "INFO"
     color: bool | None = None

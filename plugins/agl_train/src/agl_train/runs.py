@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from agl_core.cli import print_json
+from agl_cli_kit import print_json
 from agl_core.errors import AglError, ConfigError, MissingDependencyError, error_message
 from agl_core.plugins import add_listener, hookimpl, remedy, remove_listener
 from agl_core.types import RolloutStatus
@@ -90,7 +90,7 @@ def stopped_by_signals() -> Generator[None]:
 
 def set_up_logging(plan: TrainPlan) -> None:
     """Set up logging as the file's table ``logging`` says."""
-    from agl_core.logs import setup_logging
+    from agl_cli_kit import setup_logging
 
     table = plan.content.logging
     setup_logging(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.cli import print_json, print_table
+from agl_cli_kit import print_json, print_table
 from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import ProxyLLM
 from agl_train.curves import curve

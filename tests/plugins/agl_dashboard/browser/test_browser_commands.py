@@ -53,7 +53,7 @@ type = "prompt_template"
 engine = "f-string"
 template = "Answer."
 """
-AGL = ("-m", "agl_core.cli")
+AGL = ("-m", "agl_cli_kit")
 COMMANDS = {
     "agl store": (*AGL, "store", "--backend", "memory", "--port", "0"),
     "agl train": (*AGL, "train", "train.toml"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import ConfigError
 from agl_core.plugins import reset_registry
 from agl_serving import TokenVerifier
@@ -31,7 +31,7 @@ def run() -> Iterator[Any]:
 
     def start(*args: str, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agl_core.cli", "store", *args],
+            [sys.executable, "-m", "agl_cli_kit", "store", *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.errors import MissingDependencyError
 from agl_core.store import LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
@@ -335,7 +335,7 @@ def served(tmp_path) -> Iterator[Any]:
 
     def start(*args: str) -> tuple[str, str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agl_core.cli", "store", "--port", "0", *args],
+            [sys.executable, "-m", "agl_cli_kit", "store", "--port", "0", *args],
             stdout=subprocess.PIPE,
             text=True,
             cwd=tmp_path,

@@ -198,7 +198,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[None, SECRET], ids=["open", "auth"])
 def served(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    command = [sys.executable, "-m", "agl_core.cli", "store", "--port", "0", "--backend", backend]
+    command = [sys.executable, "-m", "agl_cli_kit", "store", "--port", "0", "--backend", backend]
     if backend == "sqlite":
         command += ["--path", str(tmp_path / "store.db")]
     environment = dict(os.environ)

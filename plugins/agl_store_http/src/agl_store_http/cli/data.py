@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
+from agl_cli_kit import open_store, store_options
 from agl_core.algorithm import ProgressReporter, show_progress
-from agl_core.cli import open_store, store_options
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
 from agl_core.store import LightningStore

@@ -111,7 +111,7 @@ def _serve(
     tls_key: str | None,
     log_level: str,
 ) -> None:
-    from agl_core.logs import setup_logging
+    from agl_cli_kit import setup_logging
     from agl_core.metrics import build_tracker
     from agl_core.store import default_store
     from agl_serving import (

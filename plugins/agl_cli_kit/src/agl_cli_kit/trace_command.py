@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from agl_core.cli._output import print_json, print_table
-from agl_core.plugins import get_registry
-from agl_core.plugins._trace import TRACE_VARIABLE
+from agl_cli_kit.group import OWN
+from agl_cli_kit.output import print_json, print_table
+from agl_core.plugins import TRACE_VARIABLE, get_registry
 
 
 @click.command(
@@ -55,8 +55,8 @@ def trace(as_json: bool, command: tuple[str, ...]) -> int:
 
 def _argv(command: Sequence[str]) -> list[str]:
     first, *rest = command
-    if any(record.name == first for record in get_registry().of_kind("command")):
-        return [sys.executable, "-m", "agl_core.cli", first, *rest]
+    if first in OWN or any(record.name == first for record in get_registry().of_kind("command")):
+        return [sys.executable, "-m", "agl_cli_kit", first, *rest]
     program = shutil.which(first)
     if program is None:
         raise click.UsageError(f"{first!r} is neither a command of agl nor a program")

@@ -14,12 +14,23 @@ from typing import ClassVar, Final
 
 import click
 
+from agl_cli_kit.hooks import agl_command
 from agl_core.errors import PluginError, PluginNotFoundError
-from agl_core.plugins import PluginRecord, get_registry, known_names, reset_registry
-from agl_core.plugins._switches import DISABLE_VARIABLE, EVERYTHING
+from agl_core.plugins import (
+    DISABLE_VARIABLE,
+    EVERYTHING,
+    PluginRecord,
+    get_registry,
+    import_object,
+    known_names,
+    reset_registry,
+)
 
 _PATIENCE: Final = 0.5
 """Longest wait for one hook module in the help, in seconds; most import in a few milliseconds."""
+OWN: Final = {spec.name: spec for spec in agl_command()}
+"""The commands of this package. They show what is wrong with plugins, so they work if all plugins
+are switched off, and no plugin of the same name replaces them."""
 
 
 class PluginGroup(click.Group):
@@ -64,6 +75,13 @@ class PluginGroup(click.Group):
 
 
 class _Root(PluginGroup):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = OWN.get(cmd_name)
+        return import_object(own.target) if own else super().get_command(ctx, cmd_name)
+
+    def _plugins(self) -> set[str]:
+        return super()._plugins() | OWN.keys()
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # This runs before click parses: --help and subcommands read the registry of plugins.
         if "--no-plugins" in args[: _first_command(args)]:
@@ -118,6 +136,8 @@ def _summaries(names: Sequence[str]) -> dict[str, str]:
 
 
 def _summary(name: str) -> str:
+    if name in OWN:
+        return OWN[name].summary
     registry = get_registry()
     try:
         return registry.load(registry.find("command", name)).summary
@@ -146,7 +166,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     "--no-plugins",
     is_flag=True,
     expose_value=False,
-    help="Use the built-in components and commands only.",
+    help="Switch every plugin off: only the commands `plugins` and `version` are left.",
 )
 @click.option(
     "--traceback",

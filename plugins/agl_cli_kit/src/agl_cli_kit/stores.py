@@ -16,7 +16,7 @@ from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.plugins import build_component, requirement_of
 
 if TYPE_CHECKING:
-    from agl_core.store._base import LightningStore
+    from agl_core.store import LightningStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ def open_store(
         MissingDependencyError: A file is named, and no plugin for store files is installed.
         PluginError: The backend cannot be used.
     """
-    from agl_core.store._default import default_store
+    from agl_core.store import default_store
 
     if url is not None:
         if backend or path:

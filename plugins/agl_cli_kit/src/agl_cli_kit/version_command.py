@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from agl_core.cli._output import print_json
+from agl_cli_kit.output import print_json
 
 
 @click.command(epilog="Example: agl version --json")
@@ -17,7 +17,7 @@ def version(as_json: bool) -> None:
     from agl_core import __version__
     from agl_core.plugins import PLUGIN_API_VERSION, get_registry
 
-    plugins = {r.dist: r.version for r in get_registry().records if not r.builtin}
+    plugins = {r.dist: r.version for r in get_registry().records}
     if as_json:
         print_json(
             {

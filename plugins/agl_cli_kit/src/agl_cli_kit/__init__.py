@@ -13,8 +13,9 @@ code  meaning
 
 Authors of commands use the helpers of the commands here: :func:`store_options` and
 :func:`open_store` for the store that a command reads or writes, :func:`kind_option` for a kind of
-plugins, :func:`print_json` and :func:`print_table` for its output. They import click, so they are
-imported on first use.
+plugins, :func:`print_json` and :func:`print_table` for its output, :func:`setup_logging` for its
+log, and :func:`error_console` for other text on standard error. They import click or logging, so
+they are imported on first use.
 """
 
 from __future__ import annotations
@@ -26,29 +27,43 @@ from typing import TYPE_CHECKING, Any, Final
 from agl_core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from agl_core.cli._kinds import kind_option
-    from agl_core.cli._output import in_terminal, print_json, print_table
-    from agl_core.cli._stores import open_store, store_options
+    from agl_cli_kit.kinds import kind_option
+    from agl_cli_kit.logs import (
+        configure_logger,
+        error_console,
+        setup_logging,
+        setup_module_logging,
+    )
+    from agl_cli_kit.output import in_terminal, print_json, print_table
+    from agl_cli_kit.stores import open_store, store_options
 
 __all__ = [
+    "configure_logger",
+    "error_console",
     "in_terminal",
     "kind_option",
     "main",
     "open_store",
     "print_json",
     "print_table",
+    "setup_logging",
+    "setup_module_logging",
     "store_options",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "in_terminal": "agl_core.cli._output",
-        "kind_option": "agl_core.cli._kinds",
-        "open_store": "agl_core.cli._stores",
-        "print_json": "agl_core.cli._output",
-        "print_table": "agl_core.cli._output",
-        "store_options": "agl_core.cli._stores",
+        **dict.fromkeys(
+            ("configure_logger", "error_console", "setup_logging", "setup_module_logging"),
+            "agl_cli_kit.logs",
+        ),
+        "in_terminal": "agl_cli_kit.output",
+        "kind_option": "agl_cli_kit.kinds",
+        "open_store": "agl_cli_kit.stores",
+        "print_json": "agl_cli_kit.output",
+        "print_table": "agl_cli_kit.output",
+        "store_options": "agl_cli_kit.stores",
     },
 )
 
@@ -79,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     import click
 
-    from agl_core.cli._group import root
+    from agl_cli_kit.group import root
 
     try:
         code = root.main(arguments, prog_name="agl", standalone_mode=False)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_core.cli._group import PluginGroup
-from agl_core.cli._kinds import kind_option
-from agl_core.cli._output import print_json, print_table
-from agl_core.cli._trace import trace
+from agl_cli_kit.group import PluginGroup
+from agl_cli_kit.kinds import kind_option
+from agl_cli_kit.output import print_json, print_table
+from agl_cli_kit.trace_command import trace
 from agl_core.errors import ConfigError, PluginNotFoundError
 from agl_core.plugins import (
     ComponentSpec,

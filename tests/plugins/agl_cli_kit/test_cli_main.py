@@ -7,10 +7,9 @@ import sys
 import click
 import pytest
 
+from agl_cli_kit import group, main
 from agl_core import __version__, errors
-from agl_core.cli import _group as group
-from agl_core.cli import main
-from agl_core.plugins import requirement_of
+from agl_core.plugins import PluginRecord, Registry, requirement_of, reset_registry
 
 
 def test_the_version(capsys):
@@ -25,6 +24,35 @@ def test_a_group_without_a_command_prints_its_help(capsys, arguments):
     said = "".join(capsys.readouterr())
     assert said.startswith("Usage: agl ")
     assert "\nCommands:\n" in said
+
+
+def test_its_own_commands_work_whatever_is_switched_off(capsys, monkeypatch):
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "*")
+    reset_registry()
+    try:
+        assert main(["plugins", "list", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert {row["status"] for row in rows} == {"disabled"}
+        assert main(["version", "--json"]) == 0
+        assert "agl-cli-kit" in json.loads(capsys.readouterr().out)["plugins"]
+        assert main(["--help"]) == 0
+        help_ = capsys.readouterr().out
+        assert "List, describe and check plugins\n" in help_
+        assert "Versions of the core" in help_
+        assert main(["export"]) == 2
+        assert "switched off by AGL_DISABLE_PLUGINS" in capsys.readouterr().err
+    finally:
+        reset_registry()
+
+
+def test_no_plugin_replaces_its_own_commands(capsys):
+    rival = PluginRecord("command", "version", "rival", "1", "ok", "", "no_module_of_this_name")
+    reset_registry(Registry([rival]))
+    try:
+        assert main(["version"]) == 0
+        assert capsys.readouterr().out.startswith(f"agl {__version__} ")
+    finally:
+        reset_registry()
 
 
 def test_version_says_what_it_runs_on(capsys):
@@ -131,7 +159,7 @@ def test_what_a_command_returns_is_its_exit_code_if_it_is_one(monkeypatch):
 
 def test_a_closed_pipe_prints_no_traceback():
     process = subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", "plugins", "list"],
+        [sys.executable, "-m", "agl_cli_kit", "plugins", "list"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -183,12 +211,10 @@ def test_show_describes_the_options(capsys):
 
 def test_show_describes_what_has_no_options(capsys):
     assert main(["plugins", "show", "command.version"]) == 0
-    assert "target:       agl_core.cli._version:version" in capsys.readouterr().out
+    assert "target:       agl_cli_kit.version_command:version" in capsys.readouterr().out
 
 
 def test_a_name_of_several_kinds_has_to_be_said_in_full(capsys, monkeypatch):
-    from agl_core.plugins import PluginRecord, Registry, reset_registry
-
     records = [
         PluginRecord(kind, "same", "d", "1", "ok", "", "no_module") for kind in ("app", "command")
     ]
@@ -209,7 +235,7 @@ def test_options_are_shown_with_the_types_that_people_write(capsys):
     assert reward[1:3] == ["RewardMatchPolicy", "'first_occurrence'"]
 
 
-def test_the_doctor_finds_no_problems_in_the_builtins(capsys):
+def test_the_doctor_finds_no_problems_in_the_usual_plugins(capsys):
     assert main(["plugins", "doctor", "--kind", "tracer", "--json", "--strict"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"]: row["status"] for row in rows}["tracer.otel"] == "ok"
@@ -219,7 +245,7 @@ def test_the_doctor_finds_no_problems_in_the_builtins(capsys):
 
 
 def test_a_terminal_gets_a_rich_table(monkeypatch, capsys):
-    from agl_core.cli import _output as output
+    from agl_cli_kit import output
 
     monkeypatch.setattr(output, "in_terminal", lambda: True)
     output.print_table(["name", "status"], [["a", "ok"]], title="Plugins")

@@ -19,8 +19,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agl_core._known_errors import KnownErrors
 from agl_core.errors import InvalidArgumentError
+from agl_core.known_errors import KnownErrors
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from rich.logging import RichHandler
 
-from agl_core import logs
-from agl_core.logs import configure_logger, setup_logging, setup_module_logging
+from agl_cli_kit import configure_logger, logs, setup_logging, setup_module_logging
 
 NAMES = ("agl_core", "agl_core.runner", "agl_core.store.server", "other", "py.warnings")
 

@@ -106,6 +106,10 @@ class Runner(ParallelWorkerBase, ABC, Generic[T]):
         Args:
             event: Ends the iteration.
             until_idle: End when the queue is empty and no rollout of the store is running.
+
+        Raises:
+            KeyboardInterrupt: The agent raised it; its attempt is ``failed``, and the iteration
+                ends.
         """
 
     @abstractmethod

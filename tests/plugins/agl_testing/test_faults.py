@@ -22,6 +22,8 @@ from faults import (  # noqa: E402
     environments,
     metrics,
     proxies,
+    runner_calls,
+    runner_endings,
     runners,
     servers,
     stores,
@@ -32,7 +34,8 @@ from suite_runs import SLIPS, Outcomes, Subject, run  # noqa: E402
 
 MODULES: list[ModuleType] = [
     *(adapters, algorithms, environments, metrics, proxies),
-    *(runners, servers, stores, strategies, tracers),
+    *(runner_calls, runner_endings, runners),
+    *(servers, stores, strategies, tracers),
 ]
 GOOD = [component for module in MODULES for component in module.GOOD]
 FAULTS = [

@@ -9,10 +9,12 @@
 """
 
 from agl_testing.runner.base import RunnerTests
+from agl_testing.runner.calls import CallTests
+from agl_testing.runner.endings import EndingTests
 from agl_testing.runner.runs import RunTests
 
 __all__ = ["RunnerSuite", "RunnerTests"]
 
 
-class RunnerSuite(RunTests):
+class RunnerSuite(RunTests, CallTests, EndingTests):
     """Tests the contract of runners; see :class:`RunnerTests`."""

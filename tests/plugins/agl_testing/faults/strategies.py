@@ -8,6 +8,7 @@ import os
 import signal
 from typing import Any
 
+from agl_core.store import InterceptedStore
 from agl_exec_cs import ClientServerExecutionStrategy
 from agl_exec_shm import SharedMemoryExecutionStrategy
 
@@ -170,6 +171,53 @@ class TurnsCancellationIntoSuccess(Threads):
         super().execute(run, runner, store)
 
 
+class SwallowsGroups(Threads):
+    """Errors that come in a group, as those of a task group do, are taken for none."""
+
+    CAUGHT_BY = "test_an_error_of_the_algorithm_keeps_its_type"
+
+    def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+        with contextlib.suppress(ExceptionGroup):
+            super().execute(algorithm, runner, store)
+
+
+class LosesTheCause(Threads):
+    """An error of the algorithm arrives without the one that it came from."""
+
+    CAUGHT_BY = "test_an_error_of_a_library_arrives_with_its_cause"
+
+    def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+        try:
+            super().execute(algorithm, runner, store)
+        except Exception as error:
+            error.__cause__ = error.__context__ = None
+            raise
+
+
+class LosesErrorsThatPickleCannotRebuild(Processes):
+    """An error of a runner that is not one of Python's own ends it without a word."""
+
+    CAUGHT_BY = "test_an_error_of_a_library_arrives_with_its_cause"
+
+    def _raise_failures(self, children: Any) -> None:
+        if not any("ErrorOfALibrary" in failure for failure in children.failures):
+            super()._raise_failures(children)
+
+
+class IgnoresAnInterruptOfARunner(Threads):
+    """A runner in which a library raised KeyboardInterrupt ends, and the algorithm waits."""
+
+    CAUGHT_BY = "test_an_interrupt_of_a_library_does_not_hold_the_run"
+    SLOW = True
+
+    def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+        async def quiet(store: Any, worker_id: int, event: Any) -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                await runner(store, worker_id, event)
+
+        super().execute(algorithm, quiet, store)
+
+
 # -- what it leaves behind ------------------------------------------------------------------------
 
 
@@ -193,25 +241,37 @@ class ChangesTheEnvironment(Threads):
         super().execute(algorithm, runner, store)
 
 
-class ForgetsTheLastTask(Threads):
+class ClosesTheCallersStore(Threads):
+    """It closes a store that the caller goes on with."""
+
+    CAUGHT_BY = "test_the_store_of_the_caller_stays_open"
+
+    def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+        super().execute(algorithm, runner, store)
+        asyncio.run(store.close())
+
+
+class ForgetsTheLastTasks(Threads):
     """Runners get no work after the thirteenth task."""
 
     CAUGHT_BY = "test_both_sides_meet_in_one_store"
-    SLOW = True
 
     def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
-        async def limited(store: Any, worker_id: int, event: Any) -> None:
-            run = asyncio.ensure_future(runner(store, worker_id, event))
-            while not run.done():
-                await asyncio.wait({run}, timeout=0.01)
-                if (await store.query_rollouts(status_in=["succeeded"], limit=0)).total >= 13:
-                    run.cancel()
-                    await asyncio.wait({run})
-                    return
-            run.result()
-
         async def impatient(store: Any, event: Any) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(algorithm(store, event), 2)
 
-        super().execute(impatient, limited, store)
+        super().execute(impatient, runner, _GivesThirteen(store))
+
+
+class _GivesThirteen(InterceptedStore):
+    given = 0
+
+    async def dequeue_rollout(self, *args: Any, **options: Any):
+        claimed = None
+        if self.given < 13:
+            claimed = await super().dequeue_rollout(*args, **options)
+        else:
+            await asyncio.sleep(0.05)
+        self.given += claimed is not None
+        return claimed

@@ -20,6 +20,7 @@ from agl_core.trainer import Trainer
 from agl_core.types import NamedResources, PromptTemplate
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm.base import AlgorithmTests, rollouts_of
+from agl_testing.errors import causes
 from agl_testing.suite import requires
 
 __all__ = ["ResultTests"]
@@ -181,7 +182,7 @@ class ResultTests(AlgorithmTests):
         store = Refusing(StoreDataError("the disk is full"))
         with pytest.raises(Exception, match=r".+") as raised:
             make_trainer(store=store).fit(agent, train_dataset, val_dataset=val_dataset)
-        assert any("the disk is full" in str(error) for error in _causes(raised.value)), (
+        assert any("the disk is full" in str(error) for error in causes(raised.value)), (
             f"{raised.value!r} hides the error of the store"
         )
 
@@ -197,13 +198,3 @@ class ResultTests(AlgorithmTests):
         store: LightningStore = Refusing(SystemExit(3))
         with pytest.raises(SystemExit):
             make_trainer(store=store).fit(agent, train_dataset, val_dataset=val_dataset)
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    """Return an error and those that it came from, as a traceback shows them."""
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        hidden = error.__suppress_context__
-        error = error.__cause__ or (None if hidden else error.__context__)
-    return chain

@@ -17,9 +17,14 @@ MakeStrategy = Callable[..., ExecutionStrategy]
 
 
 class WatchedStore(InMemoryLightningStore):
-    """A store that counts the calls of its watchdog."""
+    """A store that counts the calls of its watchdog, and those that close it."""
 
     scans = 0
+    closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+        await super().close()
 
     async def run_watchdog(self) -> int:
         self.scans += 1

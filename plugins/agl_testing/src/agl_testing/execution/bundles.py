@@ -24,9 +24,11 @@ __all__ = [
     "FailingAlgorithm",
     "FailingRunner",
     "FailingWorker",
+    "FailsInALibrary",
     "FailsWith",
     "GiveTasks",
     "IgnoreTheEnd",
+    "InterruptsItself",
     "KilledOnce",
     "Leisurely",
     "Present",
@@ -302,6 +304,35 @@ class FailsWith:
         raise self.error
 
 
+class ErrorOfALibrary(Exception):
+    """An error as libraries define them: pickle cannot rebuild it from its message."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
+class FailsInALibrary:
+    """A bundle of either side that raises such an error, from another one."""
+
+    async def __call__(self, store: LightningStore, *rest: Any) -> None:
+        raise ErrorOfALibrary(7, "the tokenizer is gone") from KeyError("no such file")
+
+
+class InterruptsItself:
+    """A runner bundle in whose first task a library raises KeyboardInterrupt."""
+
+    async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        while not event.is_set():
+            claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait=0.2)
+            if claimed is None:
+                continue
+            first = claimed.attempt.sequence_id == 1
+            status = "failed" if first else "succeeded"
+            await store.update_attempt(claimed.rollout_id, "latest", status=status)
+            if first:
+                raise KeyboardInterrupt
+
+
 class KilledOnce:
     """A runner bundle whose process kills itself in its first task, as the kernel does.
 
@@ -329,7 +360,7 @@ class UntilItIsTriedAgain:
     """An algorithm bundle whose task may be tried twice; it waits for the end of the task.
 
     Args:
-        seconds: Seconds within which the strategy must notice that a runner was killed.
+        seconds: Seconds within which the strategy must notice that a runner has ended.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from agl_core.execution import ExecutionStrategy
+from agl_testing.errors import causes
 from agl_testing.execution.base import ExecutionTests, MakeStrategy, WatchedStore
 from agl_testing.execution.bundles import (
     IN_PROCESS,
     UNNOTICED,
     DoTasks,
+    FailsInALibrary,
     FailsWith,
     GiveTasks,
+    InterruptsItself,
     KilledOnce,
     Present,
     UntilItIsTriedAgain,
@@ -31,6 +35,7 @@ ERRORS: list[BaseException] = [
     TimeoutError("the batch took too long"),
     ConnectionError("the model is away"),
     RuntimeError("the bundle's own"),
+    ExceptionGroup("two parts", [ValueError("one"), ValueError("two")]),
 ]
 
 
@@ -65,7 +70,9 @@ class FaultTests(ExecutionTests):
     def test_an_error_of_the_algorithm_keeps_its_type(
         self, make_strategy: MakeStrategy, execution_store: WatchedStore, error: BaseException
     ):
-        seen = self._ends_with(make_strategy, execution_store, FailsWith(error), Present())
+        seen = self._ends_with(
+            make_strategy(n_runners=2), execution_store, FailsWith(error), Present()
+        )
         assert type(seen) is type(error), f"{error!r} has become {seen!r}"
         assert str(seen) == str(error)
 
@@ -73,15 +80,48 @@ class FaultTests(ExecutionTests):
     def test_any_error_of_a_runner_is_an_error_of_the_run(
         self, make_strategy: MakeStrategy, execution_store: WatchedStore, error: BaseException
     ):
-        seen = self._ends_with(make_strategy, execution_store, WaitForTheEnd(), FailsWith(error))
+        seen = self._ends_with(
+            make_strategy(n_runners=2), execution_store, WaitForTheEnd(), FailsWith(error)
+        )
         assert seen is not None, f"a runner raised {error!r}, and the run ends as if all were well"
 
+    @pytest.mark.parametrize("side", ["algorithm", "runner"])
+    def test_an_error_of_a_library_arrives_with_its_cause(
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore, side: str
+    ):
+        fails = FailsInALibrary()
+        bundles = (fails, Present()) if side == "algorithm" else (WaitForTheEnd(), fails)
+        seen = self._ends_with(make_strategy(n_runners=2), execution_store, *bundles)
+        assert seen is not None, "an error that pickle cannot rebuild is no error of the run"
+        said = str([str(error) for error in causes(seen)])
+        assert "the tokenizer is gone (7)" in said
+        # The error of a runner elsewhere is told in words; its traceback is in its log.
+        assert side == "runner" or "no such file" in said, "the cause of the error is lost"
+
+    def test_an_interrupt_of_a_library_does_not_hold_the_run(
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore
+    ):
+        """The run ends, or a runner does the task again."""
+        strategy = make_strategy(n_runners=1)
+        waits = UntilItIsTriedAgain(0.7 * self.patience)
+        seen = self._ends_with(strategy, execution_store, waits, InterruptsItself())
+        assert UNNOTICED not in str(seen), "nobody noticed that a runner was interrupted"
+        (rollout,) = asyncio.run(execution_store.query_rollouts())
+        done = rollout.status == "succeeded"
+        assert done or strategy.interrupted or seen is not None, "the task is lost without a word"
+
+    def test_the_store_of_the_caller_stays_open(
+        self, make_strategy: MakeStrategy, execution_store: WatchedStore
+    ):
+        make_strategy(n_runners=2).execute(GiveTasks(2), DoTasks(), execution_store)
+        assert not execution_store.closed, "it closes a store that is the caller's"
+
     def _ends_with(
-        self, make_strategy: MakeStrategy, store: WatchedStore, algorithm: object, runner: object
+        self, strategy: ExecutionStrategy, store: WatchedStore, algorithm: object, runner: object
     ) -> BaseException | None:
         start = time.monotonic()
         try:
-            make_strategy(n_runners=2).execute(algorithm, runner, store)  # pyright: ignore[reportArgumentType]
+            strategy.execute(algorithm, runner, store)  # pyright: ignore[reportArgumentType]
         except BaseException as error:
             return error
         finally:

@@ -49,6 +49,7 @@ LOOK_INTO_THE_STORE = [
     "test_what_ends_after_the_context_is_not_recorded",
     "test_without_times_the_clock_counts",
     "test_a_large_text_arrives_whole",
+    "test_many_attributes_and_a_long_name_arrive_whole",
     "test_a_reward_of_zero_arrives",
     "test_thousands_of_spans_arrive",
     "test_what_ends_an_agent_passes_through",

@@ -172,6 +172,70 @@ class CutsTexts(Tracer):
         return super().create_span(name, cut, timestamp, status)
 
 
+class _Changes(_Filters):
+    """Gives the store what ``change`` makes of each attribute."""
+
+    def change(self, value: Any) -> Any:
+        return value
+
+    def keep(self, span):
+        span.attributes.update({k: self.change(v) for k, v in span.attributes.items()})
+        return True
+
+
+class RoundsNumbers(_Changes):
+    """Numbers have six digits."""
+
+    CAUGHT_BY = "test_attributes_keep_their_types"
+
+    def change(self, value):
+        return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+class TakesFalseForNothing(_Filters):
+    """Attributes that are False do not reach the store."""
+
+    CAUGHT_BY = "test_attributes_keep_their_types"
+
+    def keep(self, span):
+        for key in [key for key, value in span.attributes.items() if value is False]:
+            del span.attributes[key]
+        return True
+
+
+class KeepsOneHundredAttributes(_Filters):
+    """A span has at most 128 attributes, as OpenTelemetry's default says."""
+
+    CAUGHT_BY = "test_many_attributes_and_a_long_name_arrive_whole"
+
+    def keep(self, span):
+        for key in list(span.attributes)[128:]:
+            del span.attributes[key]
+        return True
+
+
+class CutsNames(_Filters):
+    """Names have at most 64 characters."""
+
+    CAUGHT_BY = "test_many_attributes_and_a_long_name_arrive_whole"
+
+    def keep(self, span):
+        span.name = span.name[:64]
+        return True
+
+
+class RemembersTheTraceBefore(Tracer):
+    """After a trace without spans, the last trace is the one before."""
+
+    CAUGHT_BY = "test_a_trace_without_spans_is_not_the_one_before"
+
+    last: Any = ()
+
+    def get_last_trace(self):
+        self.last = super().get_last_trace() or self.last
+        return list(self.last)
+
+
 class DropsRewardsOfZero(Tracer):
     """A reward of 0 is taken for none."""
 

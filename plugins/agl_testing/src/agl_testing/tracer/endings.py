@@ -17,6 +17,8 @@ from agl_testing.tracer.base import TracerTests, bodies
 __all__ = ["EndingTests"]
 
 MANY = 2000
+WIDE = 1000
+"""Attributes of one span; OpenTelemetry's own limit is 128, unless it is raised."""
 LARGE = "snow \u2603 " * 100_000
 
 ENDINGS: list[BaseException] = [
@@ -97,6 +99,34 @@ class EndingTests(TracerTests):
         (body,) = bodies(spans)
         (made,) = [span for span in spans if span.name == "made"]
         assert len(body) == len(str(made.attributes["text"])) == len(LARGE)
+
+    async def test_many_attributes_and_a_long_name_arrive_whole(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        """A call with a long conversation has an attribute for each part of each message."""
+        many: dict[str, Any] = {f"gen_ai.prompt.{i}.content": f"text {i}" for i in range(WIDE)}
+        name = "step " * 100
+
+        def work() -> None:
+            tracer.create_span(name, many)
+            with tracer.operation_context(f"{name}2", many):
+                pass
+
+        with tracer.lifespan(tracer_store):
+            _, spans = await self.traced(tracer, tracer_store, work)
+        found = {span.name: span.attributes for span in spans}
+        for made in (name, f"{name}2"):
+            assert made in found, "a long name is cut"
+            assert {key: found[made].get(key) for key in many} == many
+
+    async def test_a_trace_without_spans_is_not_the_one_before(
+        self, tracer: Tracer, tracer_store: LightningStore
+    ):
+        with tracer.lifespan(tracer_store):
+            await self.traced(tracer, tracer_store, lambda: emit_message("of the first"))
+            assert bodies(tracer.get_last_trace()) == ["of the first"]
+            await self.traced(tracer, tracer_store, lambda: None)
+            assert bodies(tracer.get_last_trace()) == []
 
     async def test_a_reward_of_zero_arrives(self, tracer: Tracer, tracer_store: LightningStore):
         with tracer.lifespan(tracer_store):

@@ -111,10 +111,14 @@ class SpanTests(TracerTests):
             "empty": "",
             "yes": True,
             "integer": 2**53 + 1,
+            "no": False,
+            "zero": 0,
             "whole": 1.0,
+            "exact": 0.1 + 0.2,
+            "tiny": 5e-324,
             "texts": ["a", ""],
             "integers": [1, 2],
-            "floats": [1.0, 0.5],
+            "floats": [1.0, 0.1 + 0.2],
             "flags": [True, False],
         }
 

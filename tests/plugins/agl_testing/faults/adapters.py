@@ -298,3 +298,29 @@ class CutsTokens(Triplets):
         for triplet in triplets:
             triplet.response["token_ids"] = triplet.response["token_ids"][:1024]
         return triplets, report
+
+
+class RoundsLogprobs(Triplets):
+    """Log-probabilities have two decimals."""
+
+    CAUGHT_BY = "test_logprobs_and_rewards_are_exact"
+
+    def adapt_with_report(self, source: Any, /):
+        triplets, report = super().adapt_with_report(source)
+        for triplet in triplets:
+            for entry in triplet.response.get("logprobs", ()):
+                entry["logprob"] = round(entry["logprob"], 2)
+        return triplets, report
+
+
+class ForgetsWhichCallAToolAnswers(Messages):
+    """The result of a tool does not name its call, so two results cannot be told apart."""
+
+    CAUGHT_BY = "test_a_tools_result_names_its_call"
+
+    def adapt_with_report(self, source: Any, /):
+        conversations, report = super().adapt_with_report(source)
+        for conversation in conversations:
+            for message in conversation["messages"]:
+                message.pop("tool_call_id", None)
+        return conversations, report

@@ -96,6 +96,25 @@ class ReadsTenMegabytesAtMost(Store):
         return page.model_copy(update={"items": kept})
 
 
+class KeepsADozenResources(Store):
+    """A snapshot has at most twelve resources."""
+
+    CAUGHT_BY = "test_a_snapshot_of_many_resources_is_whole"
+
+    async def add_resources(self, resources):
+        return await super().add_resources(dict(list(resources.items())[:12]))
+
+
+class TakesAnEmptyTaskForNone(Store):
+    """In a batch, a task that is empty becomes None."""
+
+    CAUGHT_BY = "test_a_batch_takes_any_json_value"
+
+    async def enqueue_many_rollouts(self, rollouts):
+        changed = [one.model_copy(update={"input": one.input or None}) for one in rollouts]
+        return await super().enqueue_many_rollouts(changed)
+
+
 # -- long traces ----------------------------------------------------------------------------------
 
 
@@ -136,6 +155,17 @@ class CountsARetryAsARollout(Store):
         found = await super().statistics()
         counts = (found.get("total_rollouts", 0), found.get("total_attempts", 0))
         return {**found, "total_rollouts": max(counts)}
+
+
+class CountsAWaitingRetryTwice(Store):
+    """While a retry waits in the queue, its rollout counts twice."""
+
+    CAUGHT_BY = "test_statistics_count_the_attempts_of_a_retry"
+
+    async def statistics(self):
+        found = await super().statistics()
+        waiting = await self.query_rollouts(status_in=["requeuing"], limit=0)
+        return {**found, "total_rollouts": found.get("total_rollouts", 0) + waiting.total}
 
 
 class ForgetsRetriesInStatistics(Store):

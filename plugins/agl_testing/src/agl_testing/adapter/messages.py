@@ -73,6 +73,26 @@ class MessageTests(AdapterTests):
         assert len(assistant["tool_calls"]) == 1
 
     @requires("messages")
+    def test_a_tools_result_names_its_call(self, adapter: Adapter[Any, Any], make_trace: MakeTrace):
+        spans = make_trace(1)
+        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        said: dict[str, Any] = {"gen_ai__prompt__1__role": "assistant"}
+        for i, name in enumerate(("add", "look up")):
+            called = f"gen_ai__prompt__1__tool_calls__{i}"
+            said |= {f"{called}__id": f"call_{i}", f"{called}__name": name}
+            said |= {f"{called}__arguments": ARGUMENTS}
+            result = f"gen_ai__prompt__{i + 2}"
+            said |= {f"{result}__role": "tool", f"{result}__tool_call_id": f"call_{i}"}
+            said |= {f"{result}__content": f"result {i}"}
+        spans[at] = with_attributes(spans[at], **said)
+        (conversation,) = adapter.adapt(spans)
+        _, assistant, *results, _ = conversation["messages"]
+        calls = [(call["id"], call["function"]["name"]) for call in assistant["tool_calls"]]
+        assert calls == [("call_0", "add"), ("call_1", "look up")]
+        found = [(r["role"], r["tool_call_id"], r["content"]) for r in results]
+        assert found == [("tool", f"call_{i}", f"result {i}") for i in range(2)]
+
+    @requires("messages")
     def test_tool_calls_of_the_answer_are_kept(
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):

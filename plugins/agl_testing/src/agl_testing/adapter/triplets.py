@@ -362,3 +362,16 @@ class TripletTests(AdapterTests):
             assert triplet.metadata["request"]["model"] == "m"
             assert triplet.metadata["agent_name"] == "helper"
             assert triplet.prompt["image_urls"] == []
+
+    @requires("logprobs")
+    def test_logprobs_and_rewards_are_exact(
+        self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
+    ):
+        exact, reward = [-0.123456789012345, -1e-12], -1234567.0123456789
+        agent, call, rewarded = make_trace(1)
+        said = [{"token": "a", "logprob": value, "bytes": None} for value in exact]
+        call = changed(call, **{"logprobs.content": json.dumps(said)})
+        rewarded = changed(rewarded, **{semconv.PRIMARY_REWARD_VALUE: reward})
+        (triplet,) = adapter.adapt([agent, call, rewarded])
+        assert [entry["logprob"] for entry in triplet.response["logprobs"]] == exact
+        assert triplet.reward == reward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,10 @@ from agl_testing.samples import span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 
 __all__ = ["ClaimTests", "QueueTests"]
+
+VALUES: list[Any] = [None, "", 0, 0.0, 1.5, True, False, [], {}, [None], [""], "x" * 100_000]
+VALUES += [{"nested": [{"a": None}, "\u2603\x00"]}]
+"""Tasks of every type of JSON, the empty ones too."""
 
 
 class QueueTests(StoreTests):
@@ -59,15 +64,19 @@ class QueueTests(StoreTests):
         (claimed,) = await store.dequeue_many_rollouts(limit=1)
         assert claimed.config.replay == config.replay
 
-    @pytest.mark.parametrize(
-        "value",
-        [None, "", 0, 1.5, True, [], {}, {"nested": [{"a": None}, "\u2603\x00"]}, "x" * 100_000],
-        ids=lambda value: repr(value)[:20],
-    )
+    @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
     async def test_any_json_value_can_be_a_task(self, store: LightningStore, value: object):
         claimed = await claim(store, value)
         assert claimed.input == value
         assert type(claimed.input) is type(value)
+
+    async def test_a_batch_takes_any_json_value(self, store: LightningStore):
+        made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=v) for v in VALUES])
+        claimed = await store.dequeue_many_rollouts(limit=len(VALUES))
+        for rollouts in (made, claimed, await store.query_rollouts()):
+            found = [rollout.input for rollout in rollouts]
+            assert found == VALUES
+            assert list(map(type, found)) == list(map(type, VALUES))
 
     async def test_a_batch_keeps_its_order(self, store: LightningStore):
         requests = [EnqueueRolloutRequest(input=i, metadata={"i": i}) for i in range(20)]

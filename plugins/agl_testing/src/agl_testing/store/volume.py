@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from agl_core.store import LightningStore
-from agl_core.types import EnqueueRolloutRequest, RolloutConfig
+from agl_core.types import EnqueueRolloutRequest, NamedResources, PromptTemplate, RolloutConfig
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
 
@@ -15,6 +15,7 @@ __all__ = ["VolumeTests"]
 LARGE_TEXT = "0123456789abcdef" * 2**15  # 512 KiB
 LARGE_SPANS = 24  # 12 MiB: past the 10 MB at which careless databases and bodies end
 MANY_SPANS = 2500
+MANY_RESOURCES = 300
 
 ODD_TEXTS = [
     "e\u0301 and \u00e9",  # equal when normalised, and not equal
@@ -70,6 +71,22 @@ class VolumeTests(StoreTests):
             assert len(rollout.input["text"]) == len(given["text"])
             assert rollout.input["text"][-16:] == given["text"][-16:]
 
+    async def test_a_snapshot_of_many_resources_is_whole(self, store: LightningStore):
+        texts = {f"prompt {i}": f"Answer {i}." for i in range(MANY_RESOURCES)}
+        given: NamedResources = {
+            name: PromptTemplate(template=text, engine="f-string") for name, text in texts.items()
+        }
+        added = await store.add_resources(given)
+        updated = await store.update_resources("mine", given)
+        for snapshot in (
+            added,
+            updated,
+            await store.get_resources_by_id(added.resources_id),
+            await store.get_latest_resources(),
+        ):
+            assert snapshot is not None
+            assert snapshot.resources == given
+
     async def test_texts_are_kept_to_the_character(self, store: LightningStore):
         claimed = await claim(store, {"texts": ODD_TEXTS, **dict.fromkeys(ODD_TEXTS, 1)})
         await store.add_span(
@@ -89,12 +106,14 @@ class VolumeTests(StoreTests):
         first = await claim(store, max_attempts=2, retry_condition=["failed"])
         await store.add_many_spans([span_of(first, i) for i in (1, 2)])
         await store.update_attempt(first.rollout_id, "latest", status="failed")
+        names = ("total_rollouts", "total_attempts", "total_spans")
+        waiting = await store.statistics()
+        assert [waiting.get(name) for name in names] == [1, 1, 2], "the retry waits in the queue"
         second = await store.dequeue_rollout()
         assert second is not None
         await store.add_span(span_of(second, 3))
         await store.update_attempt(second.rollout_id, "latest", status="succeeded")
         statistics = await store.statistics()
-        names = ("total_rollouts", "total_attempts", "total_spans")
         assert [statistics.get(name) for name in names] == [1, 2, 3]
 
     async def test_a_batch_has_the_retries_of_its_configs(self, store: LightningStore):

@@ -249,3 +249,77 @@ class TakesFailuresForSuccesses(Search):
             if result.rollout.status == "succeeded" and result.reward is not None
         ]
         return sum(rewards) / len(rewards) if rewards else 0.0
+
+
+# -- what is not its own --------------------------------------------------------------------------
+
+
+class LosesOtherResources(Search):
+    """The best is stored without the resources that it does not tune."""
+
+    CAUGHT_BY = "test_resources_that_it_does_not_know_are_kept"
+
+    async def store_best(self, scored: Any) -> None:
+        best = max(scored, key=lambda pair: pair[0])[1]
+        prompts = {n: one for n, one in best.items() if isinstance(one, PromptTemplate)}
+        await self.get_store().add_resources(prompts)
+
+
+class CancelsTheWorkOfOthers(Search):
+    """It empties the queue before it begins."""
+
+    CAUGHT_BY = "test_rollouts_of_others_are_left_alone"
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        store = self.get_store()
+        for rollout in await store.query_rollouts():
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+        await super().run(train_dataset, val_dataset)
+
+
+class TakesTheWorkOfOthersForItsOwn(Search):
+    """It marks every rollout of the store as one of its run."""
+
+    CAUGHT_BY = "test_rollouts_of_others_are_left_alone"
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        await super().run(train_dataset, val_dataset)
+        store = self.get_store()
+        for rollout in await store.query_rollouts():
+            await store.update_rollout(rollout.rollout_id, metadata={"run": "mine"})
+
+
+class RunsEqualTasksOnce(Measures):
+    """Tasks that are equal are run once."""
+
+    CAUGHT_BY = "test_equal_tasks_are_all_run"
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        await super().run(
+            train_dataset=_unique(train_dataset),  # pyright: ignore[reportCallIssue]
+            val_dataset=_unique(val_dataset),
+        )
+
+
+def _unique(tasks: Any) -> Any:
+    return None if tasks is None else [t for i, t in enumerate(tasks) if t not in list(tasks)[:i]]
+
+
+class SkipsTasksThatItCannotRead(Measures):
+    """A dataset that fails is shorter, and nobody hears of it."""
+
+    CAUGHT_BY = "test_an_error_of_the_dataset_is_the_error_of_the_run"
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        await super().run(
+            train_dataset=_readable(train_dataset),  # pyright: ignore[reportCallIssue]
+            val_dataset=_readable(val_dataset),
+        )
+
+
+def _readable(tasks: Any) -> Any:
+    found: list[Any] = []
+    for index in range(len(tasks or ())):
+        with contextlib.suppress(OSError):
+            found.append(tasks[index])
+    return None if tasks is None else found

@@ -7,8 +7,8 @@ import copy
 import inspect
 import threading
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import pytest
 
@@ -17,7 +17,7 @@ from agl_core.algorithm import Algorithm
 from agl_core.errors import StoreDataError
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import NamedResources, PromptTemplate
+from agl_core.types import NamedResources, PromptTemplate, Resource, register_resource_type
 from agl_store_memory import InMemoryLightningStore
 from agl_testing.algorithm.base import AlgorithmTests, rollouts_of
 from agl_testing.errors import causes
@@ -53,6 +53,26 @@ class PromptJudge:
             return value
 
         return judged
+
+
+@register_resource_type
+class Note(Resource):
+    """A resource that no algorithm knows."""
+
+    resource_type: Literal["agl-testing-note"] = "agl-testing-note"
+    text: str
+
+
+class Unreadable(list[Any]):
+    """Tasks of which the last cannot be read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == len(self) - 1:
+            raise OSError("the disk of the tasks is gone")
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
 
 
 class Refusing(InMemoryLightningStore):
@@ -156,6 +176,76 @@ class ResultTests(AlgorithmTests):
         assert initial_resources == before[0], "it changes the caller's resources"
         assert list(map(str, train_dataset)) == list(map(str, before[1])), "it changes the tasks"
         assert list(map(str, val_dataset)) == list(map(str, before[2])), "it changes the tasks"
+
+    @requires("resources")
+    def test_resources_that_it_does_not_know_are_kept(
+        self,
+        make_trainer: MakeTrainer,
+        algorithm_store: InMemoryLightningStore,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+        initial_resources: NamedResources,
+    ):
+        note = Note(text="of the agent")
+        make_trainer(initial_resources={**initial_resources, "note": note}).fit(
+            agent, train_dataset, val_dataset=val_dataset
+        )
+        latest = asyncio.run(algorithm_store.get_latest_resources())
+        assert latest is not None
+        assert latest.resources.get("note") == note, "the latest resources lack what agents need"
+
+    def test_rollouts_of_others_are_left_alone(
+        self,
+        trainer: Trainer,
+        algorithm_store: InMemoryLightningStore,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+    ):
+        """A store may have work of another run, which this one's runners do as well."""
+        other = asyncio.run(
+            algorithm_store.enqueue_rollout(train_dataset[0], mode="test", metadata={"of": "other"})
+        )
+        trainer.fit(agent, train_dataset, val_dataset=val_dataset)
+        found = asyncio.run(algorithm_store.get_rollout_by_id(other.rollout_id))
+        assert found is not None
+        assert found.status != "cancelled", "it cancels work that is not its own"
+        assert (found.input, found.mode, found.metadata) == (other.input, "test", {"of": "other"})
+
+    @requires("all_tasks")
+    def test_equal_tasks_are_all_run(
+        self,
+        trainer: Trainer,
+        algorithm_store: InMemoryLightningStore,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+    ):
+        twice = [[*dataset, dataset[0]] for dataset in (train_dataset, val_dataset)]
+        trainer.fit(agent, twice[0], val_dataset=twice[1])
+        run = [one.input for one in rollouts_of(algorithm_store)]
+        for first, second, *_ in twice:
+            assert run.count(first) == 2 * run.count(second), "equal tasks count as one"
+
+    @requires("all_tasks")
+    @pytest.mark.parametrize("broken", ["train", "val"])
+    def test_an_error_of_the_dataset_is_the_error_of_the_run(
+        self,
+        make_trainer: MakeTrainer,
+        agent: LitAgent[Any],
+        train_dataset: Any,
+        val_dataset: Any,
+        broken: str,
+    ):
+        train, val = train_dataset, val_dataset
+        if broken == "train":
+            train = Unreadable(train)
+        else:
+            val = Unreadable(val)
+        with pytest.raises(Exception, match=r".+") as raised:
+            make_trainer().fit(agent, train, val_dataset=val)
+        assert any("the disk of the tasks is gone" in str(error) for error in causes(raised.value))
 
     @requires("all_tasks")
     def test_every_task_is_run(

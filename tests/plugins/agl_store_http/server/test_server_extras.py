@@ -192,6 +192,21 @@ async def test_an_app_answers_at_its_prefix_with_and_without_a_slash(serve, page
     assert (browser.status, browser.headers["location"]) == (307, "board/?day=1")
 
 
+async def test_a_browser_at_the_bare_address_comes_to_the_page(serve, page):
+    specs = (
+        AppSpec("figures", "/figures", page),
+        AppSpec("board", "/dash/board", page, scope="public"),
+    )
+    browser = {"headers": {"Accept": "text/html,*/*"}, "allow_redirects": False}
+    served = await serve(mounts=specs)
+    sent = await served.send("GET", "/", **browser)
+    assert (sent.status, sent.headers["location"]) == (307, "dash/board/")
+    assert (await served.send("GET", "/")).status == 404  # a program gets no page
+    assert (await served.send("GET", "/other", **browser)).status == 404
+    alone = await serve(mounts=specs[:1])
+    assert (await alone.send("GET", "/", **browser)).status == 404
+
+
 async def test_mounted_apps_have_scopes(serve, page):
     served = await serve(
         auth_token=SECRET,

@@ -36,6 +36,8 @@ class Mounts(BaseRoute):
 
     Starlette's ``Mount`` is not enough: an app here also answers at its prefix without the trailing
     slash, an app on ``/`` must not hide unknown paths of the API, and each app has a token scope.
+    A browser at the bare address is sent to the first app that needs no token: people type the
+    address of a server, not the path of its page.
 
     Args:
         specs: What to mount; the longest prefix wins.
@@ -50,13 +52,16 @@ class Mounts(BaseRoute):
         made = [(spec.path.rstrip("/"), spec, _make(spec, store)) for spec in specs]
         self._mounts = sorted(made, key=lambda mount: len(mount[0]), reverse=True)
         self._server = server
+        public = [prefix for prefix, spec, _ in made if spec.scope == "public"]
+        self._front = public[0].lstrip("/") if public and public[0] else None
 
     def matches(self, scope: Message) -> tuple[Match, Message]:
         if scope["type"] == "websocket":
             return Match.FULL, {}
-        if scope["type"] != "http" or self._find(scope) is None:
+        if scope["type"] != "http":
             return Match.NONE, {}
-        return Match.FULL, {}
+        found = self._find(scope) is not None or self._is_at_the_front(scope)
+        return (Match.FULL if found else Match.NONE), {}
 
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
         raise NoMatchFound(name, path_params)
@@ -71,10 +76,17 @@ class Mounts(BaseRoute):
                 return spec, app, prefix
         return None
 
+    def _is_at_the_front(self, scope: Message) -> bool:
+        path: str = scope.get(QUOTED_PATH, scope["path"])
+        return self._front is not None and path == "/" and _wants_page(scope)
+
     async def handle(self, scope: Message, receive: Receive, send: Send) -> None:
         found = self._find(scope)
         try:
             if found is None:
+                if self._front is not None and self._is_at_the_front(scope):
+                    await _redirect(self._front, scope, receive, send)
+                    return
                 raise HTTPError(404, "Not Found")
             spec, app, prefix = found
             self._server.identify(_SCOPES[spec.scope], dict(scope["headers"]))
@@ -82,7 +94,8 @@ class Mounts(BaseRoute):
             root: str = scope.get("root_path", "") + prefix
             if path == prefix:
                 if _wants_page(scope):
-                    await _redirect_to_folder(scope, prefix, receive, send)
+                    # The browser resolves relative links below the slash.
+                    await _redirect(prefix.rpartition("/")[2], scope, receive, send)
                     return
                 path = prefix + "/"
             await app({**scope, "path": path, "root_path": root}, receive, send)
@@ -118,11 +131,13 @@ def _wants_page(scope: Message) -> bool:
     return reads and b"text/html" in dict(scope["headers"]).get(b"accept", b"")
 
 
-async def _redirect_to_folder(scope: Message, prefix: str, receive: Receive, send: Send) -> None:
-    """Send a browser to the prefix with a slash, below which it resolves relative links."""
+async def _redirect(folder: str, scope: Message, receive: Receive, send: Send) -> None:
+    """Send a browser to a folder, by a reference that is relative to the path of the request.
+
+    It also holds behind a reverse proxy with a prefix of its own.
+    """
     query: bytes = scope.get("query_string", b"")
-    # A relative reference also holds behind a reverse proxy with a prefix of its own.
-    target = prefix.rpartition("/")[2] + "/" + (f"?{query.decode('latin-1')}" if query else "")
+    target = folder + "/" + (f"?{query.decode('latin-1')}" if query else "")
     await Response(status_code=307, headers={"location": target})(scope, receive, send)
 
 

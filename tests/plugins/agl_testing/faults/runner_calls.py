@@ -112,6 +112,18 @@ class StoresReturnedSpansBackwards(_Agent):
         return result[::-1] if isinstance(result, list) else result
 
 
+class WritesTwoEnds(_Through):
+    """Each attempt has failed until its result is stored."""
+
+    CAUGHT_BY = "test_the_end_is_written_once"
+
+    class changes(InterceptedStore):
+        async def update_attempt(self, rollout_id, attempt_id, **changes):
+            if changes.get("status") == "succeeded":
+                await super().update_attempt(rollout_id, attempt_id, status="failed")
+            return await super().update_attempt(rollout_id, attempt_id, **changes)
+
+
 class _Tells(Runner):
     """A runner whose hooks are told what ``tell`` makes of it."""
 

@@ -115,6 +115,30 @@ class TakesAnEmptyTaskForNone(Store):
         return await super().enqueue_many_rollouts(changed)
 
 
+class SortsWhatItWaitedFor(Store):
+    """A wait returns the rollouts in the order in which they have ended."""
+
+    CAUGHT_BY = "test_neither_start_nor_end_decides_the_order"
+
+    async def wait_for_rollouts(self, **options: Any):
+        done = await super().wait_for_rollouts(**options)
+        return sorted(done, key=lambda rollout: rollout.end_time or 0, reverse=True)
+
+
+class DropsLateSpans(Store):
+    """A batch of spans that comes after the end is dropped."""
+
+    CAUGHT_BY = "test_late_spans_are_stored"
+
+    async def add_many_spans(self, spans):
+        kept = []
+        for span in spans:
+            rollout = await self.get_rollout_by_id(span.rollout_id)
+            if rollout is None or rollout.end_time is None:
+                kept.append(span)
+        return await super().add_many_spans(kept)
+
+
 # -- long traces ----------------------------------------------------------------------------------
 
 

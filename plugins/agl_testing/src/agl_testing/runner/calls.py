@@ -13,6 +13,8 @@ from agl_core.agent import LitAgent
 from agl_core.emitter import find_final_reward, get_reward_value
 from agl_core.runner import Hook, Runner
 from agl_core.types import (
+    FINISHED_STATUSES,
+    Attempt,
     AttemptedRollout,
     PromptTemplate,
     RolloutConfig,
@@ -70,6 +72,19 @@ class Told(Hook):
 
     async def on_rollout_end(self, *, spans: Any, **given: Any) -> None:
         self.rewards.append(find_final_reward(list(spans)))
+
+
+class NotingEnds(InMemoryLightningStore):
+    """A store that notes each status of an attempt that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    async def update_attempt(self, rollout_id: str, attempt_id: Any, **changes: Any) -> Attempt:
+        if "status" in changes:
+            self.told.append(changes["status"])
+        return await super().update_attempt(rollout_id, attempt_id, **changes)
 
 
 class CallTests(RunnerTests):
@@ -152,6 +167,19 @@ class CallTests(RunnerTests):
         assert [(span.name, span.attributes["i"]) for span in steps] == [
             (f"step {i}", i) for i in range(3)
         ]
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed"])
+    async def test_the_end_is_written_once(self, runner: Runner[Any], status: str):
+        """An attempt that looks failed for a moment is retried, or its reward is not read."""
+        store = NotingEnds()
+
+        def act(task: Any) -> float:
+            return 1.0 if status == "succeeded" else 1 / 0
+
+        async with self.running(runner, Agent(act), store):
+            rollout = await store.enqueue_rollout("x")
+            await ended(store, rollout.rollout_id)
+        assert [told for told in store.told if told in FINISHED_STATUSES] == [status]
 
     async def test_hooks_are_told_the_spans_and_the_error(
         self, runner: Runner[Any], runner_store: InMemoryLightningStore

@@ -306,6 +306,14 @@ class WaitTests(StoreTests):
         assert [rollout.rollout_id for rollout in done] == ids[::-1]
         assert time.monotonic() - start < 2
 
+    async def test_neither_start_nor_end_decides_the_order(self, store: LightningStore):
+        ids = [(await store.enqueue_rollout(i)).rollout_id for i in range(5)]
+        for index in (3, 0, 4, 1, 2):
+            await store.update_rollout(ids[index], status="succeeded")
+        asked = [ids[index] for index in (1, 4, 0, 2, 3)]
+        done = await store.wait_for_rollouts(rollout_ids=asked, timeout=30)
+        assert [rollout.rollout_id for rollout in done] == asked
+
     async def test_a_timeout_returns_what_is_finished(self, store: LightningStore):
         done_id = (await store.enqueue_rollout("done")).rollout_id
         open_id = (await store.enqueue_rollout("open")).rollout_id

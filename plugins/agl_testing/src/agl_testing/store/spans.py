@@ -324,6 +324,19 @@ class SpanArrivalTests(StoreTests):
         assert attempt.last_heartbeat_time is not None
         assert await store.dequeue_rollout() is not None
 
+    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
+    async def test_late_spans_are_stored(self, store: LightningStore, status: Any):
+        claimed = await claim(store)
+        await store.update_attempt(claimed.rollout_id, "latest", status=status)
+        before = await statuses(store, claimed.rollout_id)
+        late = [span_of(claimed, number) for number in (1, 2, 3)]
+        stored = await store.add_many_spans(late[:2])
+        assert [span.span_id for span in stored] == [span.span_id for span in late[:2]]
+        assert await store.add_span(late[2]) is not None
+        found = await store.query_spans(claimed.rollout_id)
+        assert [span.span_id for span in found] == [span.span_id for span in late]
+        assert await statuses(store, claimed.rollout_id) == before
+
     async def test_a_late_span_of_an_old_attempt_leaves_the_retry_alone(
         self, store: LightningStore
     ):

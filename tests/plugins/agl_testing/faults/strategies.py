@@ -241,6 +241,16 @@ class ChangesTheEnvironment(Threads):
         super().execute(algorithm, runner, store)
 
 
+class ChangesTheFolder(Threads):
+    """After a run, relative paths lead elsewhere."""
+
+    CAUGHT_BY = "test_it_leaves_the_process_as_it_was"
+
+    def execute(self, algorithm: Any, runner: Any, store: Any) -> None:
+        os.chdir("/")
+        super().execute(algorithm, runner, store)
+
+
 class ClosesTheCallersStore(Threads):
     """It closes a store that the caller goes on with."""
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -37,6 +38,24 @@ ERRORS: list[BaseException] = [
     RuntimeError("the bundle's own"),
     ExceptionGroup("two parts", [ValueError("one"), ValueError("two")]),
 ]
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class ProcessState(NamedTuple):
+    """What a run must leave as it was: later runs and other code depend on it."""
+
+    handlers: list[Any]
+    environment: dict[str, str]
+    folder: Path
+    path: list[str]
+
+
+def process_state() -> ProcessState:
+    """Return the state of this process, without what pytest changes between tests."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+    return ProcessState([*map(signal.getsignal, SIGNALS)], kept, Path.cwd(), list(sys.path))
 
 
 class FaultTests(ExecutionTests):
@@ -128,18 +147,21 @@ class FaultTests(ExecutionTests):
             assert time.monotonic() - start < self.patience
         return None
 
-    def test_it_leaves_the_process_as_it_was(
-        self, make_strategy: MakeStrategy, execution_store: WatchedStore
-    ):
-        def state() -> tuple[object, ...]:
-            handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-            return handlers, dict(os.environ), Path.cwd(), list(sys.path)
+    _process_at_first: ClassVar[dict[type, ProcessState]] = {}
 
-        strategy = make_strategy(n_runners=2)
-        before = state()
-        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-        strategy.execute(GiveTasks(2), DoTasks(), execution_store)
-        after = state()
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+    @pytest.fixture(autouse=True)
+    def process_at_first(self) -> ProcessState:
+        """Return the state of the process before the first test of the class ran anything."""
+        return self._process_at_first.setdefault(type(self), process_state())
+
+    def test_it_leaves_the_process_as_it_was(
+        self,
+        make_strategy: MakeStrategy,
+        execution_store: WatchedStore,
+        process_at_first: ProcessState,
+    ):
+        make_strategy(n_runners=2).execute(GiveTasks(2), DoTasks(), execution_store)
+        after = process_state()
+        for number, handler in zip(SIGNALS, process_at_first.handlers, strict=True):
             signal.signal(number, handler)  # or later tests would miss Ctrl+C
-        assert after == before
+        assert after == process_at_first

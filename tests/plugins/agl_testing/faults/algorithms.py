@@ -272,7 +272,7 @@ class CancelsTheWorkOfOthers(Search):
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         store = self.get_store()
-        for rollout in await store.query_rollouts():
+        for rollout in await store.query_rollouts(status_in=["queuing"]):
             await store.update_rollout(rollout.rollout_id, status="cancelled")
         await super().run(train_dataset, val_dataset)
 

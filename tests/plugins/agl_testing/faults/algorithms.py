@@ -261,7 +261,7 @@ class LosesOtherResources(Search):
 
     async def store_best(self, scored: Any) -> None:
         best = max(scored, key=lambda pair: pair[0])[1]
-        prompts = {n: one for n, one in best.items() if isinstance(one, PromptTemplate)}
+        prompts: Any = {n: one for n, one in best.items() if isinstance(one, PromptTemplate)}
         await self.get_store().add_resources(prompts)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from agl_core.genai._parts import function_of, object_at, objects_in, split_content
+from agl_core.genai._parts import calls_in, function_of, object_at, objects_in, split_content
 from agl_core.genai._wire import Json, dumps
 
 _NAMES: Final = {
@@ -63,8 +63,9 @@ def without_secrets(value: Any, key: str = "") -> Any:
 def response_attributes(response: Json) -> Json:
     """Return the attributes of a response, token ids and log-probabilities included."""
     choices = objects_in(response.get("choices"))
+    identity = response.get("id")
     attributes: Json = {
-        "gen_ai.response.id": response.get("id") or None,
+        "gen_ai.response.id": str(identity) if identity else None,
         "gen_ai.response.model": response.get("model") or None,
         "gen_ai.output.messages": dumps(output_messages(choices)).decode(),
         "gen_ai.response.finish_reasons": [str(c.get("finish_reason") or "") for c in choices],
@@ -117,7 +118,9 @@ def _logprobs(logprobs: Json | None) -> list[Json] | None:
         return [
             # An answer has hundreds of entries: comparing only what is empty halves their cost.
             {k: value for k, value in entry.items() if k != "bytes" and (value or value != [])}
-            for entry in content
+            if entry
+            else {"token": None, "logprob": None}  # the server does not know it
+            for entry in cast("list[Json | None]", content)
         ]
     if logprobs.get("token_logprobs") is None:
         return None
@@ -175,17 +178,18 @@ def message_parts(message: Json) -> list[Json]:
             {"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}
         ]
     parts: list[Json] = []
-    reasoning, _ = split_content(message.get("reasoning_content") or message.get("reasoning"))
-    if reasoning:
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if thoughts and (reasoning := split_content(thoughts)[0]):
         parts.append({"type": "reasoning", "content": reasoning})
+    calls = calls_in(message)
     if isinstance(content, str):
-        if content or not message.get("tool_calls"):
+        if content or not calls:
             parts.append({"type": "text", "content": content})
     elif isinstance(content, list):
         parts += [_part(part) for part in cast("list[Any]", content) if part is not None]
     if message.get("refusal"):
         parts.append({"type": "refusal", "content": message["refusal"]})
-    for call in objects_in(message.get("tool_calls")):
+    for call in calls:
         name, arguments = function_of(call)
         # The arguments are the model's text, which may be invalid JSON.
         parts.append(

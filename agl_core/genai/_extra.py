@@ -22,7 +22,8 @@ class ExtraFields:
     Attributes:
         token_ids: Token ids of prompt and response, as vLLM returns them.
         logprobs: Log-probability of each sampled token.
-        usage: The last chunk of a stream, which holds the usage.
+        usage: The last chunk of a stream, which has usage and no choice. Usage beside a choice
+            is that of a server that always sends it, such as Mistral's.
     """
 
     token_ids: bool = False
@@ -39,8 +40,8 @@ class ExtraFields:
             Whether the chunk is empty now, so that it should not be sent.
         """
         choices: list[Json] = body.get("choices") or []
-        if self.usage and "usage" in body:
-            if not choices and body["usage"] is not None:
+        if self.usage and "usage" in body and (not choices or body["usage"] is None):
+            if body["usage"] is not None:
                 return True
             del body["usage"]
         if self.token_ids:

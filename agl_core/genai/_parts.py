@@ -13,8 +13,12 @@ __all__ = [
     "answer_text",
     "as_list",
     "as_part",
+    "calls_in",
     "copy_keys",
+    "count_at",
     "data_url",
+    "delta_of",
+    "finish_reason_in",
     "first_choice",
     "function_of",
     "is_signed",
@@ -55,10 +59,43 @@ def object_at(value: Json, key: str) -> Json:
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
+def count_at(usage: Json, key: str) -> int:
+    """Return a number of tokens; 0 where a server does not give one."""
+    found = usage.get(key)
+    return int(found) if isinstance(found, int | float) else 0
+
+
 def first_choice(response: Json) -> Json:
     """Return the first choice of a chat completion; empty if there is none."""
     choices = objects_in(response.get("choices"))
     return choices[0] if choices else {}
+
+
+def delta_of(choice: Json) -> Json:
+    """Return what a choice of a chat chunk adds. Some servers send it as ``message``."""
+    delta: Any = choice.get("delta")
+    return cast("Json", delta) if isinstance(delta, dict) else object_at(choice, "message")
+
+
+def finish_reason_in(choice: Json) -> str | None:
+    """Return the finish reason of a choice; None before its end.
+
+    Some gateways send ``""`` or ``"null"`` with each chunk before the last.
+    """
+    reason = choice.get("finish_reason")
+    return None if not reason or reason == "null" else reason
+
+
+def calls_in(message: Json) -> list[Json]:
+    """Return the tool calls of a chat message or of a chunk's ``delta``.
+
+    ``function_call`` is the form before tools, which has one call without an id.
+    """
+    if message.get("tool_calls"):
+        return objects_in(message["tool_calls"])
+    if isinstance(message.get("function_call"), dict):
+        return [{"type": "function", "function": message["function_call"]}]
+    return []
 
 
 def as_part(part: Any) -> Json:

@@ -53,6 +53,10 @@ class ModelProtocol(ABC):
     translatable: ClassVar[bool] = False
     named_events: ClassVar[bool] = False
 
+    def is_answer(self, response: Json) -> bool:
+        """Return whether a response of status 200 has an answer, not only an error."""
+        return bool(response.get("choices"))
+
     # -- translation -----------------------------------------------------------------------------
 
     def request_to_chat(self, request: Json) -> Json:

@@ -7,7 +7,7 @@ from typing import cast
 
 from agl_core.genai._wire import Json
 
-__all__ = ["Assembler", "StreamTranslator", "error_of"]
+__all__ = ["Assembler", "StreamTranslator", "error_of", "failure_of"]
 
 
 class Assembler(ABC):
@@ -47,17 +47,36 @@ class StreamTranslator(ABC):
     def feed(self, event: Json) -> list[Json]:
         """Return the translation of an event: any number of events."""
 
+    def end(self) -> None:  # noqa: B027 - most protocols end with an event of their own
+        """Note that the source said its stream is over, with ``[DONE]``."""
+
     @abstractmethod
     def close(self) -> list[Json]:
         """Return the events that end the stream; none if the source was truncated."""
 
 
 def error_of(event: Json) -> str | None:
-    """Return the message of an error event, in any protocol; None for other events."""
+    """Return the message of an error event, in any protocol; None for other events.
+
+    Some servers send ``"error": null`` or an empty one with each event. vLLM before 0.10, and
+    servers made after it, send ``{"object": "error", "message": ...}``.
+    """
     error = event.get("error")
-    if error is None:
+    if not error:
+        if event.get("object") == "error":
+            return str(event.get("message") or event)
         return None
     if isinstance(error, dict):
         details = cast("Json", error)
         return str(details.get("message") or details)
     return str(error)
+
+
+def failure_of(choice: Json) -> str | None:
+    """Return why a choice of chat ended with an error; None for another end.
+
+    Gateways such as OpenRouter end a choice so if the provider's answer is truncated.
+    """
+    if choice.get("finish_reason") != "error":
+        return None
+    return error_of(choice) or "the backend ended the answer with an error"

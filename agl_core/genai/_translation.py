@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from agl_core.genai._errors import MALFORMED, CodecError
+from agl_core.genai._parts import calls_in, first_choice, object_at
 from agl_core.genai._protocols import ModelProtocol, Protocol, get_protocol
 from agl_core.genai._streams import StreamTranslator
 from agl_core.genai._wire import Json
@@ -19,6 +20,7 @@ __all__ = [
     "can_translate",
     "lost_in_request",
     "lost_in_response",
+    "response_events",
     "stream_translator",
     "translate_request",
     "translate_response",
@@ -121,6 +123,54 @@ def stream_translator(
     return _Chain(model.stream_to_chat(usage=True), agent.stream_from_chat(request))
 
 
+def response_events(
+    source: Protocol,
+    target: Protocol,
+    response: Json,
+    *,
+    usage: bool = False,
+    request: Json | None = None,
+) -> list[Json]:
+    """Return a whole response as the events of a stream in another protocol.
+
+    Some servers answer a call for a stream with a whole response.
+
+    Args:
+        source: Protocol of the response.
+        target: Protocol of the stream.
+        response: The response.
+        usage: Whether a chat stream ends with a chunk of usage.
+        request: The request that is answered, in ``target``.
+
+    Raises:
+        CodecError: The target has no equivalent, or a field does not have its protocol's type.
+    """
+    model, agent = _pair(source, target)
+    chat = _checked(source, model.response_to_chat, response)
+    chunks = _checked(source, partial(_chunks_of, usage=usage or not _is_hub(agent)), chat)
+    if _is_hub(agent):
+        return chunks
+    translator = agent.stream_from_chat(request)
+    return [made for chunk in chunks for made in translator.feed(chunk)] + translator.close()
+
+
+def _chunks_of(completion: Json, *, usage: bool) -> list[Json]:
+    """Return the first choice of a chat completion as chunks."""
+    head = {key: completion.get(key) for key in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk"
+    choice = first_choice(completion)
+    delta = {**object_at(choice, "message")}
+    if calls := calls_in(delta):
+        delta["tool_calls"] = [{**call, "index": number} for number, call in enumerate(calls)]
+    told = {key: value for key, value in choice.items() if key != "message"}
+    first: Json = {**told, "delta": delta, "finish_reason": None}
+    last: Json = {**told, "delta": {}, "logprobs": None}
+    chunks: list[Json] = [{**head, "choices": [first]}, {**head, "choices": [last]}]
+    if usage:
+        chunks.append({**head, "choices": [], "usage": completion.get("usage")})
+    return chunks
+
+
 class _Chain(StreamTranslator):
     def __init__(self, first: StreamTranslator, second: StreamTranslator) -> None:
         super().__init__()
@@ -128,6 +178,10 @@ class _Chain(StreamTranslator):
 
     def feed(self, event: Json) -> list[Json]:
         return [made for chunk in self._first.feed(event) for made in self._second.feed(chunk)]
+
+    def end(self) -> None:
+        self._first.end()
+        self._second.end()
 
     def close(self) -> list[Json]:
         rest = [made for chunk in self._first.close() for made in self._second.feed(chunk)]

@@ -26,9 +26,9 @@ def loads(body: bytes) -> Any:
         if "recursion" in str(error):
             raise
         # The fast parser rejects lone surrogates. JSON allows them, and a model that stops inside a
-        # character produces them.
+        # character produces them. It also rejects a byte order mark, which clients skip.
         try:
-            parsed = json.loads(body.decode())
+            parsed = json.loads(body.decode("utf-8-sig"))
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
         if _is_too_deep(parsed):
@@ -126,7 +126,7 @@ def _event(raw: bytes) -> ServerSentEvent:
         return ServerSentEvent(raw, "", raw[6:-2])
     name = ""
     data: list[bytes] = []
-    for line in raw.split(b"\n"):
+    for line in raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

@@ -11,6 +11,7 @@ from agl_core.genai._extra import ExtraFields
 from agl_core.genai._protocols import ModelProtocol
 from agl_core.genai._wire import Json
 from agl_core.genai.chat._request import request_extra
+from agl_core.genai.chat._response import joined_choices
 from agl_core.genai.chat._stream import ChatAssembler
 
 __all__ = ["PROTOCOL"]
@@ -31,7 +32,10 @@ class Chat(ModelProtocol):
         return request
 
     def response_to_chat(self, response: Json) -> Json:
-        return response
+        return joined_choices(response)
+
+    def recorded_response(self, response: Json) -> Json:
+        return joined_choices(response)
 
     def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
         return response

@@ -9,13 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from agl_core.genai._parts import answer_text, function_of, object_at, objects_in
-from agl_core.genai._streams import Assembler, error_of
+from agl_core.genai._parts import (
+    answer_text,
+    delta_of,
+    finish_reason_in,
+    function_of,
+    object_at,
+    objects_in,
+)
+from agl_core.genai._streams import Assembler, error_of, failure_of
 from agl_core.genai._tool_calls import ToolCallPlaces
 from agl_core.genai._wire import Json
 
 __all__ = ["ChatAssembler", "OpenAIAssembler", "PartialChoice"]
 
+_OF_A_CALL: Final = frozenset({"custom", "function", "id", "index", "type"})
 _NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
 
 
@@ -49,8 +57,9 @@ class PartialChoice:
                     known += value
                 else:
                     _extend(self.logprobs, key, value)
-        if choice.get("finish_reason") is not None:
-            self.finish_reason = choice["finish_reason"]
+        reason = finish_reason_in(choice)
+        if reason is not None:
+            self.finish_reason = reason
             if "stop_reason" in choice:
                 self.other["stop_reason"] = choice["stop_reason"]
 
@@ -87,7 +96,7 @@ class OpenAIAssembler(Assembler):
         self._choices: dict[int, PartialChoice] = {}
 
     def feed(self, event: Json) -> None:
-        if "error" in event and (error := error_of(event)) is not None:
+        if ("error" in event or event.get("object") == "error") and (error := error_of(event)):
             self.error = error
             return
         if not self._head:
@@ -106,13 +115,16 @@ class OpenAIAssembler(Assembler):
             if not isinstance(choice, dict):
                 continue
             choice = cast("Json", choice)
-            index: int = choice.get("index") or 0
+            index = choice.get("index") or 0
+            if type(index) is not int:
+                index = int(index) if str(index).isdecimal() else 0
             known = self._choices.get(index)
             if known is None:
                 known = self._choices[index] = PartialChoice()
             self._add(known, choice)
             known.add_shared(choice)
             if known.finish_reason is not None:
+                self.error = self.error or failure_of(choice)
                 done = sum(c.finish_reason is not None for c in self._choices.values())
                 self.finished = done >= self._expected
 
@@ -140,14 +152,16 @@ class ChatAssembler(OpenAIAssembler):
     object_name = "chat.completion"
 
     def _add(self, known: PartialChoice, choice: Json) -> None:
-        delta: Any = choice.get("delta") or choice.get("message") or {}
-        for key, value in cast("Json", delta).items() if isinstance(delta, dict) else ():
+        for key, value in delta_of(choice).items():
             if value is None or key == "role":
                 continue
             if key == "tool_calls":
                 for call in objects_in(value):
                     self.started = True
                     _add_tool_call(known, call)
+            elif key == "function_call":
+                self.started = True
+                _add_tool_call(known, {"function": value})
             elif isinstance(value, str):
                 self.started = self.started or value != ""
                 known.text.setdefault(key, []).append(value)
@@ -185,6 +199,8 @@ def _add_tool_call(known: PartialChoice, piece: Json) -> None:
     function = object_at(call, "function")
     function["name"] = name or function["name"]
     function["arguments"] += arguments
+    for key in piece.keys() - _OF_A_CALL:  # Gemini's signature of thoughts
+        call.setdefault(key, piece[key])
 
 
 def _add_thinking(blocks: list[Json], block: Json) -> None:

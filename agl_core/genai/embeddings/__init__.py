@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from agl_core.genai._protocols import ModelProtocol
+from agl_core.genai._wire import Json
 
 __all__ = ["PROTOCOL"]
 
@@ -15,6 +16,9 @@ class Embeddings(ModelProtocol):
     name = "embeddings"
     endpoint = "/embeddings"
     operation = "embeddings"
+
+    def is_answer(self, response: Json) -> bool:
+        return isinstance(response.get("data"), list)
 
 
 PROTOCOL: Final = Embeddings()

@@ -47,6 +47,9 @@ class Messages(ModelProtocol):
     translatable = True
     named_events = True
 
+    def is_answer(self, response: Json) -> bool:
+        return isinstance(response.get("content"), list)  # an answer may be empty
+
     def request_to_chat(self, request: Json) -> Json:
         return request_from_messages(request)
 

@@ -85,6 +85,9 @@ _CONVERTED: Final = frozenset(
 _HOSTED_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_")
 """Beginnings of the types of tools that run at Anthropic. They are left out and named, since an
 agent can do without them: its own tools keep working."""
+_HOSTED_CALLS: Final = ("server_tool_use", "mcp_tool_use")
+_HOSTED_RESULTS: Final = "_tool_result"
+"""End of the types of their results, e.g. ``web_search_tool_result``."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES_BACK: Final = {value: key for key, value in _CHOICES.items()}
 
@@ -148,7 +151,8 @@ def _text(part: Any) -> Json:
 def _message_to_chat(message: Json) -> list[Json]:
     content = message.get("content")
     if message.get("role") == "assistant":
-        return [_assistant_to_chat(content)]
+        made = _assistant_to_chat(content)
+        return [made] if len(made) > 2 or made["content"] is not None else []
     if isinstance(content, str):
         return [{"role": message.get("role"), "content": content}]
     messages: list[Json] = []
@@ -188,12 +192,23 @@ def _part_to_chat(block: Json) -> Json:
         return {"type": "image_url", "image_url": {"url": _source_url(source)}}
     if kind == "document" and source.get("type") == "text":
         return {"type": "text", "text": source.get("data", "")}
+    if kind == "search_result":
+        return {"type": "text", "text": _search_result(block)}
+    if kind == "tool_reference":  # chat has all tools from the start
+        return {"type": "text", "text": str(block.get("tool_name"))}
+    if kind == "document" and source.get("type") == "content":
+        return {"type": "text", "text": text_of(source.get("content"), "a document")}
     if kind == "document" and source.get("type") == "base64":
         file: Json = {"file_data": data_url(source["media_type"], source["data"])}
         if block.get("title"):
             file["filename"] = block["title"]
         return {"type": "file", "file": file}
     raise CodecError(f"chat has no equivalent of a content block of type {kind!r}")
+
+
+def _search_result(block: Json) -> str:
+    lines = (block.get("title"), block.get("source"), text_of(block.get("content"), "a result"))
+    return "\n".join(str(line) for line in lines if line)
 
 
 def _source_url(source: Json) -> str:
@@ -221,7 +236,7 @@ def _assistant_to_chat(content: Any) -> Json:
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking":
             thoughts.append(block.get("thinking", ""))
-        elif kind != "redacted_thinking":  # encrypted: only Anthropic can read it
+        elif not _is_anthropics(kind):
             raise CodecError(f"chat has no equivalent of an assistant's block of type {kind!r}")
     message: Json = {"role": "assistant", "content": simplify_content(parts)}
     if thoughts:
@@ -229,6 +244,13 @@ def _assistant_to_chat(content: Any) -> Json:
     if calls:
         message["tool_calls"] = calls
     return message
+
+
+def _is_anthropics(kind: Any) -> bool:
+    """Return whether a block is encrypted, or of a tool that ran at Anthropic."""
+    return (
+        kind == "redacted_thinking" or kind in _HOSTED_CALLS or str(kind).endswith(_HOSTED_RESULTS)
+    )
 
 
 def _own_tools(request: Json) -> list[Json]:
@@ -410,8 +432,8 @@ def lost_to_chat(request: Json) -> Iterator[str]:
                 yield "tool_result.is_error"
             elif kind == "thinking" and block.get("signature"):
                 yield "thinking.signature"
-            elif kind == "redacted_thinking":
-                yield "redacted_thinking"
+            elif _is_anthropics(kind):
+                yield str(kind)
 
 
 def _has_cache_control(request: Json) -> bool:

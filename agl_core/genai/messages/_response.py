@@ -9,6 +9,8 @@ from typing import Any, Final
 from agl_core.genai._parts import (
     answer_text,
     as_list,
+    calls_in,
+    count_at,
     first_choice,
     function_of,
     is_signed,
@@ -68,7 +70,7 @@ def stop_of(choice: Json, *, called: bool) -> Json:
 
 def finish_reason_of(message: Json) -> Json:
     """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a finished message."""
-    reason = message.get("stop_reason")
+    reason = message.get("stop_reason") or None
     called = any(b.get("type") == "tool_use" for b in objects_in(message.get("content")))
     if called and reason in ("end_turn", "stop_sequence"):
         return {"finish_reason": "tool_calls"}
@@ -78,27 +80,24 @@ def finish_reason_of(message: Json) -> Json:
     return found
 
 
-def usage_to_messages(usage: Json | None) -> Json:
+def usage_to_messages(usage: Json) -> Json:
     """Return usage for Messages, where input tokens do not include tokens read from a cache."""
-    usage = usage or {}
-    details: Json = usage.get("prompt_tokens_details") or {}
-    cached: int = details.get("cached_tokens") or 0
+    cached = count_at(object_at(usage, "prompt_tokens_details"), "cached_tokens")
     made: Json = {
-        "input_tokens": (usage.get("prompt_tokens") or 0) - cached,
-        "output_tokens": usage.get("completion_tokens") or 0,
+        "input_tokens": count_at(usage, "prompt_tokens") - cached,
+        "output_tokens": count_at(usage, "completion_tokens"),
     }
     if cached:
         made["cache_read_input_tokens"] = cached
     return made
 
 
-def usage_from_messages(usage: Json | None) -> Json:
+def usage_from_messages(usage: Json) -> Json:
     """Return usage for chat, where prompt tokens include cached ones."""
-    usage = usage or {}
-    cached: int = usage.get("cache_read_input_tokens") or 0
-    written: int = usage.get("cache_creation_input_tokens") or 0
-    prompt: int = (usage.get("input_tokens") or 0) + cached + written
-    completion: int = usage.get("output_tokens") or 0
+    cached = count_at(usage, "cache_read_input_tokens")
+    written = count_at(usage, "cache_creation_input_tokens")
+    prompt = count_at(usage, "input_tokens") + cached + written
+    completion = count_at(usage, "output_tokens")
     made: Json = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -123,7 +122,7 @@ def response_to_messages(response: Json) -> Json:
     text = text or chat_message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
-    calls = objects_in(chat_message.get("tool_calls"))
+    calls = calls_in(chat_message)
     for number, call in enumerate(calls):
         name, arguments = function_of(call)
         call_id = call.get("id") or f"toolu_{response.get('id') or 'call'}_{number}"
@@ -142,7 +141,7 @@ def response_to_messages(response: Json) -> Json:
         "model": response.get("model"),
         "content": content,
         **stop_of(choice, called=bool(calls)),
-        "usage": usage_to_messages(response.get("usage")),
+        "usage": usage_to_messages(object_at(response, "usage")),
     }
 
 
@@ -178,7 +177,7 @@ def response_from_messages(message: Json) -> Json:
         "created": int(time.time()),
         "model": message.get("model"),
         "choices": [{**choice, **finish_reason_of(message)}],
-        "usage": usage_from_messages(message.get("usage")),
+        "usage": usage_from_messages(object_at(message, "usage")),
     }
 
 
@@ -199,3 +198,5 @@ def response_lost_from_chat(response: Json) -> Iterator[str]:
     """Yield the names of a chat completion's fields that Messages does not have."""
     if len(as_list(response.get("choices"))) > 1:
         yield "choices"
+    if any("extra_content" in c for c in calls_in(object_at(first_choice(response), "message"))):
+        yield "tool_calls.extra_content"

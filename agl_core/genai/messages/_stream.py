@@ -10,14 +10,16 @@ from typing import Any
 
 from agl_core.genai._parts import (
     answer_text,
-    function_of,
+    calls_in,
+    delta_of,
+    finish_reason_in,
     is_signed,
     object_at,
     objects_in,
     write_arguments,
 )
-from agl_core.genai._streams import Assembler, StreamTranslator, error_of
-from agl_core.genai._tool_calls import ToolCallPlaces
+from agl_core.genai._streams import Assembler, StreamTranslator, error_of, failure_of
+from agl_core.genai._tool_calls import Piece, ToolCallPieces
 from agl_core.genai._wire import Json, loads
 from agl_core.genai.messages._response import (
     finish_reason_of,
@@ -33,10 +35,17 @@ class MessagesAssembler(Assembler):
     """Assembles Messages events to a ``message``.
 
     The input of a tool call that is not a JSON object, such as a truncated one, stays text.
+
+    Attributes:
+        place: Place of the block that the last event belongs to. It is the block's ``index``,
+            unless the server gives none or gives one to several blocks.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.place = 0
+        self._by_index: dict[int, int] = {}
+        """Place of the last block by its ``index``."""
         self._message: Json = {}
         self._blocks: dict[int, Json] = {}
         self._inputs: dict[int, list[str]] = {}
@@ -44,11 +53,13 @@ class MessagesAssembler(Assembler):
     def feed(self, event: Json) -> None:
         kind = event.get("type")
         if kind == "content_block_delta":
-            self._delta(self.index_of(event), object_at(event, "delta"))
+            self.place = self._place_of(event)
+            self._delta(self.place, object_at(event, "delta"))
         elif kind == "content_block_start":
-            index = event.get("index")
-            index = index if isinstance(index, int) else len(self._blocks)
-            self._blocks[index] = dict(object_at(event, "content_block"))
+            self.place = self._begin(event.get("index"))
+            self._blocks[self.place] = dict(object_at(event, "content_block"))
+        elif kind == "content_block_stop":
+            self.place = self._place_of(event)
         elif kind == "message_start":
             self._message = dict(object_at(event, "message"))
         elif kind == "message_delta":
@@ -57,16 +68,27 @@ class MessagesAssembler(Assembler):
             usage = object_at(event, "usage")
             counted = {key: value for key, value in usage.items() if value is not None}
             self._message["usage"] = known | counted
-            self.finished = self._message.get("stop_reason") is not None
+            self.finished = bool(self._message.get("stop_reason"))
         elif kind == "message_stop":
             self.finished = True
-        elif kind == "error":
+        elif kind == "error" or (kind is None and error_of(event)):
             self.error = error_of(event) or "unknown error"
 
-    def index_of(self, event: Json) -> int:
-        """Return the index of the block that an event belongs to; that of the last without one."""
+    def _begin(self, index: Any) -> int:
+        """Return the place of a new block."""
+        place = index
+        if not isinstance(index, int) or index in self._blocks:
+            place = max(self._blocks, default=-1) + 1
+        if isinstance(index, int):
+            self._by_index[index] = place
+        return place
+
+    def _place_of(self, event: Json) -> int:
+        """Return the place of the block that an event belongs to; that of the last without one."""
         index = event.get("index")
-        return index if isinstance(index, int) else max(self._blocks, default=0)
+        if isinstance(index, int):
+            return self._by_index.get(index, index)
+        return max(self._blocks, default=0)
 
     def _delta(self, index: int, delta: Json) -> None:
         self.started = True
@@ -81,9 +103,13 @@ class MessagesAssembler(Assembler):
         if kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
 
-    def block(self, index: int) -> Json:
+    def block(self, place: int) -> Json:
         """Return the content block received so far; empty if it has not begun."""
-        return self._blocks.get(index, {})
+        return self._blocks.get(place, {})
+
+    def unstreamed(self) -> list[Json]:
+        """Return the blocks of a message that came whole with its first event."""
+        return [] if self._blocks else objects_in(self._message.get("content"))
 
     def result(self) -> Json:
         for index, pieces in self._inputs.items():
@@ -94,7 +120,7 @@ class MessagesAssembler(Assembler):
                 self._blocks[index]["input"] = loads(text.encode("utf-8", "surrogatepass"))
             except ValueError:
                 self._blocks[index]["input"] = text
-        content = [block for _, block in sorted(self._blocks.items())]
+        content = self.unstreamed() or [block for _, block in sorted(self._blocks.items())]
         return {"type": "message", "role": "assistant", **self._message, "content": content}
 
 
@@ -117,17 +143,17 @@ class ChatToMessages(StreamTranslator):
         self._index = -1
         self._open: Any = None
         """Kind of the open block: ``text``, ``thinking``, or the number of a tool call."""
-        self._places = ToolCallPlaces()
+        self._pieces = ToolCallPieces()
         self._calls: dict[int, int] = {}
         """Index of the block by the number of its tool call."""
         self._choice: Json = {}
-        self._counted: Json | None = None
+        self._counted: Json = {}
 
     def feed(self, event: Json) -> list[Json]:
-        if event.get("error") is not None:
-            return [{"type": "error", "error": {"type": "api_error", "message": error_of(event)}}]
-        if event.get("usage") is not None:
-            self._counted = event["usage"]
+        error = error_of(event)
+        if error is not None:
+            return [_error_event(error)]
+        self._counted = object_at(event, "usage") or self._counted
         if not self._begun:
             self._head |= {key: value for key in ("id", "model") if (value := event.get(key))}
         events: list[Json] = []
@@ -138,8 +164,11 @@ class ChatToMessages(StreamTranslator):
                 # Not before the first choice: Azure's first chunk has no id.
                 self._begun = True
                 events.append(_message_start({**event, **self._head}))
-            events += self._delta(object_at(choice, "delta"))
-            if choice.get("finish_reason") is not None:
+            events += self._delta(delta_of(choice))
+            failure = failure_of(choice)
+            if failure is not None:
+                events.append(_error_event(failure))
+            elif finish_reason_in(choice) is not None:
                 self._choice = choice
         return events
 
@@ -158,22 +187,21 @@ class ChatToMessages(StreamTranslator):
         if text:
             events += self._open_block("text", {"type": "text", "text": ""})
             events.append(self._delta_event({"type": "text_delta", "text": text}))
-        for piece in objects_in(delta.get("tool_calls")):
-            events += self._tool_call(piece)
+        for call in calls_in(delta):
+            for piece in self._pieces.feed(call):
+                events += self._tool_call(piece)
         return events
 
-    def _tool_call(self, piece: Json) -> list[Json]:
-        place = self._places.place(piece)
-        name, arguments = function_of(piece)
+    def _tool_call(self, piece: Piece) -> list[Json]:
         events: list[Json] = []
-        if place not in self._calls:
-            call_id = piece.get("id") or f"toolu_{self._head.get('id') or 'call'}_{place}"
-            block: Json = {"type": "tool_use", "id": call_id, "name": name or "", "input": {}}
-            events += self._open_block(place, block)
-            self._calls[place] = self._index
-        if arguments:
-            delta = {"type": "input_json_delta", "partial_json": arguments}
-            events.append(self._delta_event(delta, self._calls[place]))
+        if piece.begins:
+            call_id = piece.id or f"toolu_{self._head.get('id') or 'call'}_{piece.place}"
+            block: Json = {"type": "tool_use", "id": call_id, "name": piece.name, "input": {}}
+            events += self._open_block(piece.place, block)
+            self._calls[piece.place] = self._index
+        if piece.arguments:
+            delta = {"type": "input_json_delta", "partial_json": piece.arguments}
+            events.append(self._delta_event(delta, self._calls[piece.place]))
         return events
 
     def _sign(self, block: Json) -> list[Json]:
@@ -209,10 +237,16 @@ class ChatToMessages(StreamTranslator):
         self._open = None
         return [{"type": "content_block_stop", "index": self._index}]
 
+    def end(self) -> None:
+        if self._begun and not self._choice:
+            self._choice = {"finish_reason": "stop"}
+
     def close(self) -> list[Json]:
         if not self._choice:
             return []  # truncated: the stream must not look complete
+        nameless = [event for piece in self._pieces.close() for event in self._tool_call(piece)]
         return [
+            *nameless,
             *self._close_block(),
             {
                 "type": "message_delta",
@@ -221,6 +255,10 @@ class ChatToMessages(StreamTranslator):
             },
             {"type": "message_stop"},
         ]
+
+
+def _error_event(message: str) -> Json:
+    return {"type": "error", "error": {"type": "api_error", "message": message}}
 
 
 def _message_start(chunk: Json) -> Json:
@@ -232,7 +270,7 @@ def _message_start(chunk: Json) -> Json:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": usage_to_messages(chunk.get("usage")),
+        "usage": usage_to_messages(object_at(chunk, "usage")),
     }
     return {"type": "message_start", "message": message}
 
@@ -244,7 +282,7 @@ class MessagesToChat(StreamTranslator):
         super().__init__(usage=usage)
         self._head: Json = {}
         self._calls: dict[int, int] = {}
-        """Numbers of tool calls by the index of their block."""
+        """Numbers of tool calls by the place of their block."""
         self._silent: set[int] = set()
         """Blocks of tool calls without arguments so far."""
         self._whole = MessagesAssembler()
@@ -260,24 +298,19 @@ class MessagesToChat(StreamTranslator):
                 "created": int(time.time()),
                 "model": message.get("model"),
             }
-            first = [self._chunk({"role": "assistant", "content": ""})]
-            return first + [
-                made
-                for index, block in enumerate(objects_in(message.get("content")))
-                for made in self._start(index, block)
-            ]
-        index = self._whole.index_of(event)
+            return [self._chunk({"role": "assistant", "content": ""})]
+        place = self._whole.place
         if kind == "content_block_start":
-            return self._start(index, object_at(event, "content_block"))
+            return self._start(place, object_at(event, "content_block"))
         if kind == "content_block_delta":
-            return self._delta(index, object_at(event, "delta"))
+            return self._delta(place, object_at(event, "delta"))
         if kind == "content_block_stop":
-            return self._stop(index)
-        if kind == "error":
+            return self._stop(place, self._whole.block(place))
+        if kind == "error" or (kind is None and self._whole.error is not None):
             return [{"error": event.get("error") or {"message": "unknown error"}}]
         return []
 
-    def _start(self, index: int, block: Json) -> list[Json]:
+    def _start(self, place: int, block: Json) -> list[Json]:
         kind = block.get("type")
         if kind == "text" and block.get("text"):
             return [self._chunk({"content": block["text"]})]
@@ -285,42 +318,45 @@ class MessagesToChat(StreamTranslator):
             return [self._chunk({"reasoning_content": block["thinking"]})]
         if kind != "tool_use":
             return []
-        number = self._calls[index] = len(self._calls)
-        self._silent.add(index)
+        number = self._calls[place] = len(self._calls)
+        self._silent.add(place)
         function = {"name": block.get("name"), "arguments": ""}
         call = {"index": number, "id": block.get("id"), "type": "function", "function": function}
         return [self._chunk({"tool_calls": [call]})]
 
-    def _stop(self, index: int) -> list[Json]:
-        block = self._whole.block(index)
-        if index in self._silent:  # the whole input may have come with the start
+    def _stop(self, place: int, block: Json) -> list[Json]:
+        if place in self._silent:  # the whole input may have come with the start
             given = write_arguments(block.get("input"))
-            return self._delta(index, {"type": "input_json_delta", "partial_json": given})
+            return self._delta(place, {"type": "input_json_delta", "partial_json": given})
         return [self._chunk({"thinking_blocks": [dict(block)]})] if is_signed(block) else []
 
-    def _delta(self, index: int, delta: Json) -> list[Json]:
+    def _delta(self, place: int, delta: Json) -> list[Json]:
         kind = delta.get("type")
         if kind == "text_delta" and delta.get("text"):
             return [self._chunk({"content": delta["text"]})]
         if kind == "thinking_delta" and delta.get("thinking"):
             return [self._chunk({"reasoning_content": delta["thinking"]})]
-        if kind == "input_json_delta" and index in self._calls and delta.get("partial_json"):
-            self._silent.discard(index)
+        if kind == "input_json_delta" and place in self._calls and delta.get("partial_json"):
+            self._silent.discard(place)
             function = {"arguments": _text(delta["partial_json"])}
-            call = {"index": self._calls[index], "function": function}
+            call = {"index": self._calls[place], "function": function}
             return [self._chunk({"tool_calls": [call]})]
         return []
 
     def close(self) -> list[Json]:
         message = self._whole.result()
-        if message.get("stop_reason") is None:
+        if not message.get("stop_reason"):
             return []  # truncated
-        silent = [made for index in sorted(self._silent) for made in self._stop(index)]
+        rest: list[Json] = []
+        for place, block in enumerate(self._whole.unstreamed()):
+            rest += self._start(place, block) + self._stop(place, block)
+        for place in sorted(self._silent):
+            rest += self._stop(place, self._whole.block(place))
         end = self._chunk({}, finish_reason_of(message))
         if not self._usage:
-            return [*silent, end]
-        counted = usage_from_messages(message.get("usage"))
-        return [*silent, end, {**self._head, "choices": [], "usage": counted}]
+            return [*rest, end]
+        counted = usage_from_messages(object_at(message, "usage"))
+        return [*rest, end, {**self._head, "choices": [], "usage": counted}]
 
     def _chunk(self, delta: Json, end: Json | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from agl_core.genai._protocols import ModelProtocol
 from agl_core.genai._wire import Json, named_event
+from agl_core.genai.responses._assembly import ResponsesAssembler
 from agl_core.genai.responses._request import (
     lost_from_chat,
     lost_to_chat,
@@ -22,7 +23,7 @@ from agl_core.genai.responses._response import (
     response_to_responses,
 )
 from agl_core.genai.responses._spans import recorded_request, recorded_response
-from agl_core.genai.responses._stream import ChatToResponses, ResponsesAssembler, ResponsesToChat
+from agl_core.genai.responses._stream import ChatToResponses, ResponsesToChat
 from agl_core.genai.responses._tools import ToolForms
 
 __all__ = ["PROTOCOL"]
@@ -36,6 +37,10 @@ class Responses(ModelProtocol):
     client_span: ClassVar[str | None] = "openai.responses.create"
     translatable = True
     named_events = True
+
+    def is_answer(self, response: Json) -> bool:
+        # A failed response has an error and is an answer.
+        return isinstance(response.get("output"), list) or response.get("object") == "response"
 
     def request_to_chat(self, request: Json) -> Json:
         return request_from_responses(request)

@@ -7,7 +7,7 @@ server can store conversations and run tools. Chat has neither, so such requests
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import (
@@ -123,10 +123,9 @@ def request_from_responses(request: Json) -> Json:
     given = request.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
     chat["messages"] = chat_turns([*messages, *_messages(items)])
-    tools = chat_tools(request)
+    tools, choice = _allowed(chat_tools(request), request.get("tool_choice"))
     if tools:
         chat["tools"] = tools
-    choice = request.get("tool_choice")
     if choice is not None and (tools or not request.get("tools")):
         chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice)
     if not tools:
@@ -138,13 +137,13 @@ def request_from_responses(request: Json) -> Json:
     if text.get("verbosity") is not None:
         chat["verbosity"] = text["verbosity"]
     wanted: Json = text.get("format") or {"type": "text"}
-    if wanted["type"] == "json_schema":
+    if wanted.get("type") == "json_schema":
         schema = {key: value for key, value in wanted.items() if key != "type"}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif wanted["type"] != "text":
+    elif wanted.get("type") != "text":
         chat["response_format"] = wanted
-    if _LOGPROBS in (request.get("include") or ()):
-        chat["logprobs"] = True
+    if _LOGPROBS in (request.get("include") or ()) or request.get("top_logprobs"):
+        chat["logprobs"] = True  # servers refuse top_logprobs without it
     if request.get("stream"):
         chat["stream_options"] = {"include_usage": True}  # a Responses stream always contains usage
     return chat
@@ -153,7 +152,7 @@ def request_from_responses(request: Json) -> Json:
 def _messages(items: list[Any]) -> Iterator[Json]:
     """Yield a message for each item of the input; those of one turn are neighbours."""
     for item in items:
-        kind = item.get("type", "message")
+        kind = item.get("type") or "message"
         if kind == "message":
             yield {"role": item.get("role"), "content": _content_to_chat(item.get("content"))}
         elif kind in ("function_call", "custom_tool_call"):
@@ -203,6 +202,15 @@ def _part_to_chat(part: Json) -> Json:
         names = {"file_data": "file_data", "filename": "filename"}
         return {"type": "file", "file": copy_keys(part, names)}
     raise CodecError(f"chat has no equivalent of a content part of type {kind!r}")
+
+
+def _allowed(tools: list[Json], choice: Any) -> tuple[list[Json], Any]:
+    """Return the tools that a choice allows, and the choice among them."""
+    allowed = cast("Json", choice) if isinstance(choice, dict) else {}
+    if allowed.get("type") != "allowed_tools":
+        return tools, cast("Any", choice)
+    named = {one.get("name") for one in objects_in(allowed.get("tools"))}
+    return [tool for tool in tools if tool["function"]["name"] in named], allowed.get("mode")
 
 
 def _function(tool: Json) -> Json:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl_core.genai._parts import (
     answer_text,
     as_list,
+    calls_in,
+    count_at,
     first_choice,
     function_of,
     object_at,
@@ -36,29 +38,32 @@ _CALLS: Final = ("function_call", "custom_tool_call")
 _FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
 
 
-def usage_to_responses(usage: Json | None) -> Json | None:
-    """Return usage in the form of Responses."""
-    if usage is None:
+def usage_to_responses(usage: Any) -> Json | None:
+    """Return usage in the form of Responses; None for none."""
+    if not isinstance(usage, dict):
         return None
-    prompt: Json = usage.get("prompt_tokens_details") or {}
-    completion: Json = usage.get("completion_tokens_details") or {}
+    usage = cast("Json", usage)
+    prompt = object_at(usage, "prompt_tokens_details")
+    completion = object_at(usage, "completion_tokens_details")
+    thought = count_at(completion, "reasoning_tokens")
     return {
-        "input_tokens": usage.get("prompt_tokens") or 0,
-        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens") or 0},
-        "output_tokens": usage.get("completion_tokens") or 0,
-        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
-        "total_tokens": usage.get("total_tokens") or 0,
+        "input_tokens": count_at(usage, "prompt_tokens"),
+        "input_tokens_details": {"cached_tokens": count_at(prompt, "cached_tokens")},
+        "output_tokens": count_at(usage, "completion_tokens"),
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": count_at(usage, "total_tokens"),
     }
 
 
-def usage_from_responses(usage: Json | None) -> Json | None:
-    """Return usage in the form of chat."""
-    if usage is None:
+def usage_from_responses(usage: Any) -> Json | None:
+    """Return usage in the form of chat; None for none."""
+    if not isinstance(usage, dict):
         return None
+    usage = cast("Json", usage)
     made: Json = {
-        "prompt_tokens": usage.get("input_tokens") or 0,
-        "completion_tokens": usage.get("output_tokens") or 0,
-        "total_tokens": usage.get("total_tokens") or 0,
+        "prompt_tokens": count_at(usage, "input_tokens"),
+        "completion_tokens": count_at(usage, "output_tokens"),
+        "total_tokens": count_at(usage, "total_tokens"),
     }
     cached = object_at(usage, "input_tokens_details").get("cached_tokens")
     if cached:
@@ -126,7 +131,7 @@ def output_items(response: Json, choice: Json, tools: ToolForms | None = None) -
         content.append(part)
     if message.get("refusal"):
         content.append({"type": "refusal", "refusal": message["refusal"]})
-    calls = objects_in(message.get("tool_calls"))
+    calls = calls_in(message)
     if content or not calls:
         items.append(
             {
@@ -232,6 +237,8 @@ def response_lost_from_chat(response: Json) -> Iterator[str]:
     """Yield the names of a chat completion's fields that Responses does not have."""
     if len(as_list(response.get("choices"))) > 1:
         yield "choices"
+    if any("extra_content" in c for c in calls_in(object_at(first_choice(response), "message"))):
+        yield "tool_calls.extra_content"
     for choice in as_list(response.get("choices")):
         if signed_blocks(object_at(choice, "message")):
             yield "thinking.signature"

@@ -1,4 +1,4 @@
-"""Streams of OpenAI's Responses: assembly, and translation to and from chat.
+"""Streams of OpenAI's Responses: translation to and from chat.
 
 Format: OpenAI API reference, "Responses streaming".
 """
@@ -9,16 +9,18 @@ from typing import Any, Final
 
 from agl_core.genai._parts import (
     answer_text,
+    calls_in,
+    delta_of,
     first_choice,
-    function_of,
     object_at,
     objects_in,
     write_arguments,
 )
-from agl_core.genai._streams import Assembler, StreamTranslator, error_of
-from agl_core.genai._tool_calls import ToolCallPlaces
+from agl_core.genai._streams import StreamTranslator, error_of, failure_of
+from agl_core.genai._tool_calls import Piece, ToolCallPieces
 from agl_core.genai._wire import Json
 from agl_core.genai.chat._stream import ChatAssembler
+from agl_core.genai.responses._assembly import LAST, PIECES, ResponsesAssembler
 from agl_core.genai.responses._response import (
     finish_of,
     output_items,
@@ -29,117 +31,7 @@ from agl_core.genai.responses._response import (
 )
 from agl_core.genai.responses._tools import ToolForms
 
-__all__ = ["ChatToResponses", "ResponsesAssembler", "ResponsesToChat"]
-
-_LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
-_PIECES: Final = {
-    "response.output_text": ("text", "content"),
-    "response.refusal": ("refusal", "content"),
-    "response.reasoning_text": ("text", "content"),
-    "response.reasoning_summary_text": ("text", "summary"),
-    "response.function_call_arguments": ("arguments", ""),
-    "response.custom_tool_call_input": ("input", ""),
-}
-"""Field of an item's part that events of a kind fill, and the list that the part is in."""
-_TYPES: Final = {
-    "response.output_text": "output_text",
-    "response.refusal": "refusal",
-    "response.reasoning_text": "reasoning_text",
-    "response.reasoning_summary_text": "summary_text",
-}
-"""Type of the part."""
-
-
-class ResponsesAssembler(Assembler):
-    """Assembles Responses events to a ``response``.
-
-    Servers send texts in deltas, or only in ``.done`` events, or only in the items; and with
-    ``store`` off some end with a response whose output is empty.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._response: Json = {}
-        self._items: dict[int, Json] = {}
-        self._done: set[int] = set()
-        self._ids: dict[str, int] = {}
-        self._texts: dict[tuple[int, str, int], list[str]] = {}
-        """Pieces of text by the item's index, the kind of event, and the part's index."""
-
-    def feed(self, event: Json) -> None:
-        kind: str = event.get("type") or ""
-        name, _, step = kind.rpartition(".")
-        if name in _PIECES:
-            self._piece(event, name, step)
-        elif kind in ("response.output_item.added", "response.output_item.done"):
-            index, item = self.index_of(event), object_at(event, "item")
-            self.started = self.started or kind.endswith("done")
-            self._items[index] = item
-            if isinstance(item.get("id"), str):
-                self._ids[item["id"]] = index
-            if kind.endswith("done"):
-                self._done.add(index)
-        elif kind in _LAST:
-            self._response = object_at(event, "response")
-            self.finished = True
-            if kind == "response.failed":
-                self.error = error_of(self._response) or "the response failed"
-        elif kind == "error":
-            self.error = error_of(event) or str(event.get("message") or "unknown error")
-        elif "response" in event:
-            self._response = object_at(event, "response")
-        if step == "delta":
-            self.started = True
-
-    def index_of(self, event: Json) -> int:
-        """Return the index of the item that an event belongs to."""
-        index = event.get("output_index")
-        if isinstance(index, int):
-            return index
-        item_id = event.get("item_id") or object_at(event, "item").get("id")
-        if item_id in self._ids:
-            return self._ids[item_id]
-        new = event.get("type") == "response.output_item.added"
-        return len(self._items) if new else max(self._items, default=0)
-
-    def _piece(self, event: Json, name: str, step: str) -> None:
-        part = event.get("content_index", event.get("summary_index")) or 0
-        key = self.index_of(event), name, part
-        if step == "delta":
-            self._texts.setdefault(key, []).append(write_arguments(event.get("delta") or ""))
-        elif step == "done":
-            text = event.get(_PIECES[name][0])
-            if text is not None:
-                self._texts[key] = [write_arguments(text)]
-
-    def item(self, index: int) -> Json:
-        """Return an item with the texts received so far."""
-        item = dict(self._items.get(index, {}))
-        if index in self._done:
-            return item
-        for (place, name, part), pieces in sorted(self._texts.items()):
-            text = "".join(pieces)
-            if place != index or not text:
-                continue
-            field, where = _PIECES[name]
-            if not where:
-                item.setdefault("type", "function_call")
-                item[field] = text
-                continue
-            reasons = name.startswith("response.reasoning")
-            item.setdefault("type", "reasoning" if reasons else "message")
-            parts = [dict(one) for one in objects_in(item.get(where))]
-            parts += [{} for _ in range(part + 1 - len(parts))]
-            parts[part] = {**parts[part], "type": _TYPES[name], field: text}
-            item[where] = parts
-        return item
-
-    def result(self) -> Json:
-        if self.finished and self._response.get("output"):
-            return self._response
-        places = sorted({*self._items, *(index for index, _, _ in self._texts)})
-        output = [self.item(index) for index in places]
-        return {**self._response, "object": "response", "output": output}
+__all__ = ["ChatToResponses", "ResponsesToChat"]
 
 
 class ChatToResponses(StreamTranslator):
@@ -153,18 +45,19 @@ class ChatToResponses(StreamTranslator):
         super().__init__()
         self._number = 0
         self._tools = tools or ToolForms(None)
-        self._calls = ToolCallPlaces()
+        self._pieces = ToolCallPieces()
         self._whole = ChatAssembler()
         self._head: Json = {}
         self._places: dict[Any, Json] = {}
         """``output_index`` and ``item_id`` of each open item."""
         self._custom: set[int] = set()
         """Numbers of the calls of custom tools, whose text is known at the end only."""
+        self._ended = False
 
     def feed(self, event: Json) -> list[Json]:
-        if event.get("error") is not None:
-            told = {"message": error_of(event), "code": "server_error", "param": None}
-            return [self._event("error", **told, error=event["error"])]
+        error = error_of(event)
+        if error is not None:
+            return [self._error(error, event.get("error") or event)]
         choices = [one for one in objects_in(event.get("choices")) if not one.get("index")]
         self._whole.feed({**event, "choices": choices})
         if not choices:
@@ -175,8 +68,15 @@ class ChatToResponses(StreamTranslator):
             events.append(self._event("response.created", response=self._head))
             events.append(self._event("response.in_progress", response=self._head))
         for choice in choices:
-            events += self._delta(object_at(choice, "delta"), object_at(choice, "logprobs"))
+            events += self._delta(delta_of(choice), object_at(choice, "logprobs"))
+            failure = failure_of(choice)
+            if failure is not None:
+                events.append(self._error(failure, choice.get("error") or {"message": failure}))
         return events
+
+    def _error(self, message: str, details: Any) -> Json:
+        told = {"message": message, "code": "server_error", "param": None}
+        return self._event("error", **told, error=details)
 
     def _delta(self, delta: Json, logprobs: Json) -> list[Json]:
         events: list[Json] = []
@@ -193,26 +93,25 @@ class ChatToResponses(StreamTranslator):
                     more["logprobs"] = logprobs.get("content") or []
                 name = f"response.{kind}.delta"
                 events.append(self._delta_event(name, "msg", piece, content_index=0, **more))
-        for call in objects_in(delta.get("tool_calls")):
-            events += self._call(call)
+        for call in calls_in(delta):
+            for piece in self._pieces.feed(call):
+                events += self._call(piece)
         return events
 
-    def _call(self, piece: Json) -> list[Json]:
-        number = self._calls.place(piece)
-        name, arguments = function_of(piece)
-        events: list[Json] = []
-        if number not in self._places:
+    def _call(self, piece: Piece) -> list[Json]:
+        number, events = piece.place, list[Json]()
+        if piece.begins:
             # The forms of a custom tool's call have no arguments before its end.
-            fields = self._tools.item(name or "", "")
+            fields = self._tools.item(piece.name, "")
             item_id = f"fc_{self._head['id']}_{number}"
-            call_id = piece.get("id") or f"call_{self._head['id']}_{number}"
+            call_id = piece.id or f"call_{self._head['id']}_{number}"
             item = {**fields, "status": "in_progress", "call_id": call_id}
             events += self._open(number, item_id, item)
-            if self._tools.is_custom(name):
+            if self._tools.is_custom(piece.name):
                 self._custom.add(number)
-        if arguments and number not in self._custom:
+        if piece.arguments and number not in self._custom:
             kind = "response.function_call_arguments.delta"
-            events.append(self._delta_event(kind, number, arguments))
+            events.append(self._delta_event(kind, number, piece.arguments))
         return events
 
     def _open(self, key: Any, item_id: str, item: Json) -> list[Json]:
@@ -240,12 +139,16 @@ class ChatToResponses(StreamTranslator):
     def _delta_event(self, name: str, key: Any, delta: str, **more: Any) -> Json:
         return self._event(name, **self._places[key], delta=delta, **more)
 
+    def end(self) -> None:
+        self._ended = bool(self._head)
+
     def close(self) -> list[Json]:
         whole = self._whole.result()
         choice = first_choice(whole)
-        if choice.get("finish_reason") is None:
-            return []  # truncated: the stream must not look complete
-        events: list[Json] = []
+        ended = self._ended or choice.get("finish_reason") is not None
+        if not ended or self._whole.error is not None:
+            return []  # truncated or failed: the stream must not look complete
+        events = [event for piece in self._pieces.close() for event in self._call(piece)]
         for item in output_items(whole, choice, self._tools):
             events += self._close_item(item)
         created = {**whole, "created": self._head.get("created_at")}
@@ -308,6 +211,10 @@ _FIELDS: Final = {
 _CALLS: Final = ("function_call", "custom_tool_call")
 
 
+def _is_named_call(item: Json) -> bool:
+    return item.get("type") in _CALLS and bool(item.get("name"))
+
+
 class ResponsesToChat(StreamTranslator):
     """Translates the events of a Responses stream to chunks of a chat stream.
 
@@ -318,31 +225,33 @@ class ResponsesToChat(StreamTranslator):
         super().__init__(usage=usage)
         self._head: Json = {}
         self._calls: dict[int, int] = {}
-        """Numbers of tool calls by the index of their item."""
+        """Numbers of tool calls by the place of their item."""
         self._sent: dict[tuple[int, str], str] = {}
-        """Text sent so far by the index of the item and the field of chat."""
+        """Text sent so far by the place of the item and the field of chat."""
         self._whole = ResponsesAssembler()
 
     def feed(self, event: Json) -> list[Json]:
         self._whole.feed(event)
         kind: str = event.get("type") or ""
-        if kind in ("error", "response.failed"):
+        if kind in ("error", "response.failed") or (not kind and self._whole.error is not None):
             return [{"error": {"message": self._whole.error, "type": "server_error"}}]
         begun = self._begin(event)
-        if kind in _LAST:
+        if kind in LAST:
             output = objects_in(object_at(event, "response").get("output"))
             return begun + [
-                chunk for index, item in enumerate(output) for chunk in self._rest(index, item)
+                chunk
+                for place, item in zip(self._whole.places_of(output), output, strict=True)
+                for chunk in self._rest(place, item)
             ]
-        index = self._whole.index_of(event)
+        place = self._whole.place
         name, _, step = kind.rpartition(".")
-        if name in _PIECES and step == "delta":
-            return begun + self._delta(index, name, event)
+        if name in PIECES and step == "delta":
+            return begun + self._delta(place, name, event)
         if kind == "response.output_item.added":
             item = object_at(event, "item")
-            return begun + (self._call(index, item) if item.get("type") in _CALLS else [])
-        if kind == "response.output_item.done" or (name in _PIECES and step == "done"):
-            return begun + self._rest(index, self._whole.item(index))
+            return begun + (self._call(place, item) if _is_named_call(item) else [])
+        if kind == "response.output_item.done" or (name in PIECES and step == "done"):
+            return begun + self._rest(place, self._whole.item(place))
         return begun
 
     def _begin(self, event: Json) -> list[Json]:
@@ -357,27 +266,33 @@ class ResponsesToChat(StreamTranslator):
         }
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def _delta(self, index: int, name: str, event: Json) -> list[Json]:
+    def _delta(self, place: int, name: str, event: Json) -> list[Json]:
         text = write_arguments(event.get("delta") or "")
         if name in _FIELDS:
             logprobs = event.get("logprobs")
-            return self._text(index, _FIELDS[name], text, logprobs)
-        if name == "response.function_call_arguments":
-            return [*self._call(index, self._whole.item(index)), *self._arguments(index, text)]
-        return []
+            return self._text(place, _FIELDS[name], text, logprobs)
+        if name != "response.function_call_arguments":
+            return []
+        begins: list[Json] = []
+        if place not in self._calls:
+            item = self._whole.item(place)
+            if not _is_named_call(item):
+                return []  # its arguments come with its name
+            begins = self._call(place, item)
+        return [*begins, *self._arguments(place, text)]
 
     def _text(
-        self, index: int, field: str, text: str, logprobs: list[Any] | None = None
+        self, place: int, field: str, text: str, logprobs: list[Any] | None = None
     ) -> list[Json]:
         if not text:
             return []
-        self._sent[index, field] = self._sent.get((index, field), "") + text
+        self._sent[place, field] = self._sent.get((place, field), "") + text
         return [self._chunk({field: text}, logprobs)]
 
-    def _call(self, index: int, item: Json) -> list[Json]:
-        if index in self._calls:
+    def _call(self, place: int, item: Json) -> list[Json]:
+        if place in self._calls:
             return []
-        number = self._calls[index] = len(self._calls)
+        number = self._calls[place] = len(self._calls)
         call: Json = {"index": number, "id": item.get("call_id"), "type": "function"}
         if item.get("type") == "custom_tool_call":
             call = {**call, "type": "custom", "custom": {"name": item.get("name"), "input": ""}}
@@ -385,33 +300,35 @@ class ResponsesToChat(StreamTranslator):
             call["function"] = {"name": item.get("name"), "arguments": ""}
         return [self._chunk({"tool_calls": [call]})]
 
-    def _arguments(self, index: int, text: str, field: str = "arguments") -> list[Json]:
+    def _arguments(self, place: int, text: str, field: str = "arguments") -> list[Json]:
         if not text:
             return []
-        self._sent[index, field] = self._sent.get((index, field), "") + text
+        self._sent[place, field] = self._sent.get((place, field), "") + text
         inner = {field: text}
-        call: Json = {"index": self._calls[index]}
+        call: Json = {"index": self._calls[place]}
         call |= {"custom": inner} if field == "input" else {"function": inner}
         return [self._chunk({"tool_calls": [call]})]
 
-    def _rest(self, index: int, item: Json) -> list[Json]:
+    def _rest(self, place: int, item: Json) -> list[Json]:
         """Return the chunks of what an item has and deltas did not bring."""
         kind = item.get("type")
+        if kind in _CALLS and not item.get("name"):
+            return []
         if kind in _CALLS:
             field = "input" if kind == "custom_tool_call" else "arguments"
-            chunks = self._call(index, item)
+            chunks = self._call(place, item)
             whole = write_arguments(item.get(field) or "")
-            return chunks + self._arguments(index, self._unsent(index, field, whole), field)
+            return chunks + self._arguments(place, self._unsent(place, field, whole), field)
         chunks: list[Json] = []
         whole = response_from_responses({"output": [item]})["choices"][0]["message"]
         for field in ("reasoning_content", "content", "refusal"):
-            text = self._unsent(index, field, whole.get(field) or "")
-            chunks += self._text(index, field, text)
+            text = self._unsent(place, field, whole.get(field) or "")
+            chunks += self._text(place, field, text)
         return chunks
 
-    def _unsent(self, index: int, field: str, whole: str) -> str:
+    def _unsent(self, place: int, field: str, whole: str) -> str:
         """Return what follows the text sent so far; nothing if the two differ."""
-        sent = self._sent.get((index, field), "")
+        sent = self._sent.get((place, field), "")
         return whole[len(sent) :] if whole.startswith(sent) else ""
 
     def close(self) -> list[Json]:

@@ -16,41 +16,9 @@ from agl_core.genai import (
     translate_response,
 )
 
-Json = dict[str, Any]
+from .server_streams import Json, assembled, calls_of, chunk, piece, through
+
 A, B = '{"path": "a.rs"}', '{"path": "b.rs"}'
-
-
-def chunk(delta: Json | None = None, finish: str | None = None, **more: Any) -> Json:
-    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish, **more}
-    return {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
-
-
-def piece(index: Any = "absent", id: str | None = None, name: Any = None, text: Any = "") -> Json:
-    function = {"arguments": text} if name is None else {"name": name, "arguments": text}
-    found: Json = {"type": "function", "function": function}
-    if index != "absent":
-        found["index"] = index
-    if id is not None:
-        found["id"] = id
-    return found
-
-
-def assembled(protocol: Protocol, events: list[Json]) -> Json:
-    assembler = get_protocol(protocol).assembler()
-    for event in events:
-        assembler.feed(event)
-    return get_protocol(protocol).recorded_response(assembler.result())
-
-
-def through(source: Protocol, target: Protocol, events: list[Json]) -> list[Json]:
-    translator = stream_translator(source, target, usage=True)
-    made = [out for event in events for out in translator.feed(event)]
-    return [*made, *translator.close()]
-
-
-def calls_of(response: Json) -> list[tuple[str, str]]:
-    calls = response["choices"][0]["message"].get("tool_calls") or []
-    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
 TOOL_CALLS = {
@@ -71,6 +39,24 @@ TOOL_CALLS = {
         [piece(0, "a1x", text=A[5:])],
         [piece(1, "a2", "read", B)],
     ],
+    "no ids, and index 0 of every call": [[piece(0, "", "read", A)], [piece(0, "", "read", B)]],
+    "the name in each piece": [
+        [piece(name="read", text=A[:5])],
+        [piece(name="read", text=A[5:])],
+        [piece(name="read", text=B)],
+    ],
+    "the name in each piece, with an index": [
+        [piece(0, name="read", text=A[:5])],
+        [piece(0, name="read", text=A[5:])],
+        [piece(1, name="read", text=B)],
+    ],
+    "the name after the id": [
+        [piece(0, "a1")],
+        [piece(0, name="read", text=A)],
+        [{"index": 1, "id": "a2", "function": None}],
+        [piece(1, text=B[:5])],
+        [piece(1, name="read", text=B[5:])],
+    ],
     "arguments as an object": [
         [piece(0, "a1", "read", {"path": "a.rs"}), piece(1, "a2", "read", {"path": "b.rs"})]
     ],
@@ -85,8 +71,7 @@ def test_pieces_of_tool_calls_find_their_call(kind: str, finish: str):
     events.append(chunk({}, finish))
     expected = [("read", {"path": "a.rs"}), ("read", {"path": "b.rs"})]
     for protocol in ("chat", "messages", "responses"):
-        made = through("chat", protocol, events) if protocol != "chat" else events
-        found = calls_of(assembled(protocol, made))
+        found = calls_of(assembled(protocol, through("chat", protocol, events)))
         assert [(name, genai.loads(text.encode())) for name, text in found] == expected
     message = through("chat", "messages", events)
     assert message[-2]["delta"]["stop_reason"] == "tool_use"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from agl_core.types import AttemptedRollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
+
+from .raw_backend import RawBackend
 
 Backend = Callable[..., dict[str, Any]]
 Serve = Callable[..., Any]
@@ -69,3 +72,30 @@ def spans(store: InMemoryLightningStore, claim: AttemptedRollout) -> Callable[..
         return list((await store.query_spans(*ids, offset=offset)).items)
 
     return query
+
+
+@pytest.fixture
+async def raw() -> AsyncIterator[RawBackend]:
+    async with RawBackend().serve() as server:
+        yield server
+
+
+@pytest.fixture
+def ask(serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout) -> Callable[..., Any]:
+    """Return a function that makes one call through a proxy: status, and body as bytes."""
+
+    async def call(path: str, provider: str = "hosted_vllm/Q", **more: Any) -> tuple[int, bytes]:
+        proxy = await serve(backend(raw, provider), num_retries=0)
+        llm = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id)
+        body: dict[str, Any] = {"model": "q", **more}
+        if path == "/responses":
+            body["input"] = "hi"
+        else:
+            body |= {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(llm.endpoint + path, json=body) as reply,
+        ):
+            return reply.status, await reply.read()
+
+    return call

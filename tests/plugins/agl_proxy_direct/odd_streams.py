@@ -1,10 +1,11 @@
 """Streams as servers send them, not as protocols describe them, for one intended answer.
 
 Each oddity is from a public report: Azure's first chunk without id, tool calls that all have index
-0 (Ollama), no index or null (Gemini), arguments as an object (llama.cpp), content as a list of
-parts (Mistral), a forced tool that ends with "stop" (vLLM), the whole input of a tool call in its
-first event, texts in ``.done`` events only, and a last event whose output is empty (ChatGPT's
-backend).
+0 (Ollama), no index or null (Gemini), no id, or their name in each piece, arguments as an object
+(llama.cpp), content as a list of parts (Mistral), a forced tool that ends with "stop" (vLLM),
+finish reasons that are empty, missing or in each chunk, the whole input of a tool call in its first
+event, items and blocks that share an index or have none, texts in ``.done`` events only, and a last
+event whose output is empty (ChatGPT's backend).
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ def sse(events: list[Json], *, named: bool, done: bool, pings: bool) -> bytes:
 def chat_streams(draw: st.DrawFn, answer: Intended) -> bytes:
     flag = st.booleans()
     head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    early = draw(st.sampled_from([None, "", "null"]))
 
     def chunk(delta: Json, **more: Any) -> Json:
-        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **more}]}
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": early, **more}]}
 
     events: list[Json] = []
     if draw(flag):
@@ -76,15 +78,20 @@ def chat_streams(draw: st.DrawFn, answer: Intended) -> bytes:
         events.append(chunk({"content": content, **nulls}, logprobs=logprobs))
     events += _chat_calls(draw, answer, chunk)
     finish = "stop" if not answer.calls or draw(flag) else "tool_calls"
-    events.append(chunk({}, finish_reason=finish))
+    done = draw(flag)
+    if not done or draw(flag):
+        events.append(chunk({}, finish_reason=finish))
     if draw(flag):
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
         events.append({**head, "choices": [], "usage": usage})
-    return sse(events, named=False, done=draw(flag), pings=draw(flag))
+    return sse(events, named=False, done=done, pings=draw(flag))
 
 
 def _chat_calls(draw: st.DrawFn, answer: Intended, chunk: Any) -> list[Json]:
-    style = draw(st.sampled_from(["index", "zero", "null", "absent", "one", "interleaved"]))
+    styles = ["index", "zero", "null", "absent", "one", "interleaved", "no id", "named"]
+    style = draw(st.sampled_from([*styles, "late name"]))
+    if len(answer.calls) == 1 and draw(st.booleans()):
+        return _function_call(draw, answer, chunk)
     as_object = draw(st.booleans())
     first: list[Json] = []
     rest: list[Json] = []
@@ -93,19 +100,34 @@ def _chat_calls(draw: st.DrawFn, answer: Intended, chunk: Any) -> list[Json]:
             "zero": {"index": 0},
             "null": {"index": None},
             "absent": {},
+            "no id": {"index": 0},
+            "named": {},
             "one": {"index": number + 1},
         }.get(style, {"index": number})
         text = json.dumps(given)
         parts: list[Any] = [given] if as_object else [*pieces(draw, text)]
         head = {"id": f"call_{number}", "type": "function"}
+        if style in ("no id", "named"):
+            head = {"type": "function", "id": ""}
+        if style == "late name":
+            first.append(chunk({"tool_calls": [{**index, **head, "function": None}]}))
         begun = {**index, **head, "function": {"name": name, "arguments": parts[0]}}
         first.append(chunk({"tool_calls": [begun]}))
+        again = {"name": name} if style == "named" else {}
         following = [
-            chunk({"tool_calls": [{**index, "function": {"arguments": part}}]})
+            chunk({"tool_calls": [{**index, "function": {**again, "arguments": part}}]})
             for part in parts[1:]
         ]
         (rest if style == "interleaved" else first).extend(following)
     return first + rest
+
+
+def _function_call(draw: st.DrawFn, answer: Intended, chunk: Any) -> list[Json]:
+    """The form before tools."""
+    ((name, given),) = answer.calls
+    parts = [{"name": name, "arguments": ""}]
+    parts += [{"arguments": part} for part in pieces(draw, json.dumps(given))]
+    return [chunk({"function_call": part}) for part in parts]
 
 
 # -- responses -------------------------------------------------------------------------------------
@@ -115,6 +137,7 @@ def _chat_calls(draw: st.DrawFn, answer: Intended, chunk: Any) -> list[Json]:
 def responses_streams(draw: st.DrawFn, answer: Intended) -> bytes:
     flag = st.booleans()
     deltas, dones, empty = draw(flag), draw(flag), draw(flag)
+    places = draw(st.sampled_from(["own", "zero", "none"]))
     head: Json = {
         "id": "resp_1",
         "object": "response",
@@ -128,6 +151,10 @@ def responses_streams(draw: st.DrawFn, answer: Intended) -> bytes:
     events: list[Json] = []
 
     def add(kind: str, **fields: Any) -> None:
+        if places == "zero" and "output_index" in fields:
+            fields["output_index"] = 0
+        elif places == "none":
+            fields.pop("output_index", None)
         events.append({"type": f"response.{kind}", "sequence_number": len(events), **fields})
 
     add("created", response=head)
@@ -174,6 +201,7 @@ def messages_streams(draw: st.DrawFn, answer: Intended) -> bytes:
     message: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
     message |= {"content": [], "stop_reason": None, "stop_sequence": None}
     message["usage"] = {"input_tokens": 1, "output_tokens": 1}
+    same_index = draw(flag)
     events: list[Json] = [{"type": "message_start", "message": message}]
     blocks: list[tuple[Json, list[Json]]] = []
     if answer.text:
@@ -188,7 +216,8 @@ def messages_streams(draw: st.DrawFn, answer: Intended) -> bytes:
         text = json.dumps(given)
         parts = ([""] if draw(flag) else []) if at_start else pieces(draw, text)
         blocks.append((start, [{"type": "input_json_delta", "partial_json": p} for p in parts]))
-    for index, (start, deltas) in enumerate(blocks):
+    for number, (start, deltas) in enumerate(blocks):
+        index = 0 if same_index else number
         events.append({"type": "content_block_start", "index": index, "content_block": start})
         if draw(flag):
             events.append({"type": "ping"})

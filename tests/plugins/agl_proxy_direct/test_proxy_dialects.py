@@ -5,41 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import aiohttp
 import pytest
-
-from agl_core.types import AttemptedRollout
 
 from .raw_backend import RawBackend, http_response
 
-HI = [{"role": "user", "content": "hi"}]
 ERROR = json.dumps({"error": {"message": "Provider returned error", "code": 429}}).encode()
 PATHS = ("/chat/completions", "/messages", "/responses")
-
-
-@pytest.fixture
-async def raw():
-    async with RawBackend().serve() as backend:
-        yield backend
-
-
-@pytest.fixture
-def ask(serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout):
-    """Return a function that makes one call through a proxy: status, and body as bytes."""
-
-    async def call(path: str, provider: str = "hosted_vllm/Q", **more: Any) -> tuple[int, bytes]:
-        proxy = await serve(backend(raw, provider), num_retries=0)
-        llm = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id)
-        body: dict[str, Any] = {"model": "q", "max_tokens": 9, "messages": HI, **more}
-        if path == "/responses":
-            body = {"model": "q", "input": "hi", **more}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(llm.endpoint + path, json=body) as reply,
-        ):
-            return reply.status, await reply.read()
-
-    return call
 
 
 def events(*values: Any) -> bytes:

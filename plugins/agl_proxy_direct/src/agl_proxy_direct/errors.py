@@ -46,22 +46,38 @@ def error_event(protocol: Protocol | None, error: CallError, sequence_number: in
     return spoken.error_event(error.status, error.message, error.code, sequence_number)
 
 
-def error_in(answer: Mapping[str, Any]) -> tuple[str, int] | None:
+def error_in(answer: dict[str, Any], protocol: Protocol) -> tuple[str, int] | None:
     """Return message and status of an error within a response of status 200; None for an answer.
 
     Gateways such as OpenRouter send ``{"error": {"message", "code"}}`` once they have answered with
-    200. A failed response of Responses has an error and is an answer: it has an ``object``.
+    200, also within a choice; vLLM before 0.10 sends ``{"object": "error", "message", "code"}``,
+    MiniMax ``{"choices": null, "base_resp": {"status_msg"}}``.
     """
-    error = answer.get("error")
-    if not error or any(answer.get(key) for key in ("choices", "content", "output", "object")):
-        return None
-    message, status = "", 502
-    if isinstance(error, dict):
-        details = cast("dict[str, Any]", error)
-        code: Any = details.get("code") or details.get("status")
-        status = int(code) if str(code).isdecimal() and 400 <= int(code) < 600 else 502
-        message = str(details.get("message") or details)
-    return message or str(error), status
+    error: Any = answer.get("error") or answer
+    if get_protocol(protocol).is_answer(answer):
+        failed = _failed_choice(answer.get("choices"))
+        if failed is None:
+            return None
+        error = failed.get("error") or "the backend ended the answer with an error"
+    if not isinstance(error, dict):
+        return str(error), 502
+    details = cast("dict[str, Any]", error)
+    code: Any = details.get("code") or details.get("status")
+    status = int(code) if str(code).isdecimal() and 400 <= int(code) < 600 else 502
+    return _message_of(details) or str(details)[:2000], status
+
+
+def _failed_choice(choices: Any) -> dict[str, Any] | None:
+    for choice in cast("list[Any]", choices) if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("finish_reason") == "error":
+            return cast("dict[str, Any]", choice)
+    return None
+
+
+def _message_of(details: Mapping[str, Any]) -> str:
+    inner: Any = details.get("base_resp")
+    told = cast("dict[str, Any]", inner).get("status_msg") if isinstance(inner, dict) else None
+    return str(details.get("message") or details.get("msg") or details.get("detail") or told or "")
 
 
 def translate_error(source: Protocol, target: Protocol | None, status: int, body: bytes) -> bytes:
@@ -74,12 +90,14 @@ def translate_error(source: Protocol, target: Protocol | None, status: int, body
         parsed = loads(body)
     except ValueError:
         parsed = None
+    if isinstance(parsed, list) and parsed:  # Gemini's endpoint for OpenAI's clients
+        parsed = cast("list[Any]", parsed)[0]
     if isinstance(parsed, dict):
         found = cast("dict[str, Any]", parsed)
         inner = found.get("error", found)
         if isinstance(inner, dict):
             details = cast("dict[str, Any]", inner)
-            message = str(details.get("message") or details.get("detail") or message)
+            message = _message_of(details) or message
             code = details.get("code") or details.get("type")
         elif isinstance(inner, str):
             message = inner

@@ -13,12 +13,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
+from agl_core.genai import Json
 from agl_proxy_direct.errors import CallError
 
-__all__ = ["Limits", "Reservation", "RolloutLimits"]
+__all__ = ["Limits", "Reservation", "RolloutLimits", "check_messages", "most_generated"]
 
+_MAX_MESSAGES: Final = 100_000
+"""Messages of a request. One costs 3 µs of the proxy's loop; a million tokens have fewer."""
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ROLLOUTS: Final = 65_536
 _FINAL: Final = (b"x-should-retry", b"false")
 """Stops OpenAI's SDK from retrying; its ``_should_retry`` reads this header."""
@@ -158,3 +162,26 @@ def _budget_exceeded(what: str) -> CallError:
     return CallError(
         429, f"this rollout has used its budget of {what}", "budget_exceeded", (_FINAL,)
     )
+
+
+def most_generated(request: Json) -> float:
+    """Return how many tokens the response may have. A prompt has no more tokens than bytes."""
+    given = [request[name] for name in _LIMITS if isinstance(request.get(name), int)]
+    choices = request.get("n")
+    return max(given) * (choices if isinstance(choices, int) else 1) if given else math.inf
+
+
+def check_messages(request: Json) -> None:
+    """Refuse conversations whose messages would hold up all other calls.
+
+    Raises:
+        CallError: 400.
+    """
+    for name in ("messages", "input"):
+        found: Any = request.get(name)
+        if isinstance(found, list):
+            turns = cast("list[Any]", found)
+            # A batch of texts to embed is longer.
+            if len(turns) > _MAX_MESSAGES and isinstance(turns[0], dict | list):
+                message = f"{name} has more than {_MAX_MESSAGES:,} messages"
+                raise CallError(400, message, "too_many_messages")

@@ -12,13 +12,12 @@ in the spool.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from agl_core.genai import (
     MALFORMED,
@@ -37,38 +36,37 @@ from agl_core.genai import (
     translate_response,
     without_secrets,
 )
+from agl_proxy_direct.answer_body import (
+    EVENTS,
+    as_stream,
+    begins_with_event,
+    parse_answer,
+    peek,
+)
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.continuation import Plan
-from agl_proxy_direct.errors import CallError, error_in, translate_error
+from agl_proxy_direct.errors import CallError, error_body, translate_error
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import complete_request
 from agl_proxy_direct.history import Fallback
+from agl_proxy_direct.limits import check_messages, most_generated
 from agl_proxy_direct.redaction import send
-from agl_proxy_direct.relay import StreamRelay
+from agl_proxy_direct.relay import StreamRelay, wants_usage
 from agl_proxy_direct.upstream import UpstreamError, UpstreamRequest, UpstreamResponse
 from agl_serving import JSON, HTTPError, reject_non_finite
 
 __all__ = ["ModelCallExchange"]
 
+T = TypeVar("T")
+
 # 529 is Anthropic's "overloaded". Any other status says that the request itself is wrong.
 _RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
 _REFUSED_STATUSES: Final = frozenset({400, 413, 422})
-_MAX_MESSAGES: Final = 100_000
-"""Messages of a request. One costs 3 µs of the proxy's loop; a million tokens have fewer."""
 """Statuses with which a backend refuses a prompt that it might take in another form."""
 
 
 # What templates of Mistral and Gemma, and Mistral's own tokenizer, say of the user after a tool.
 _ALTERNATION: Final = re.compile(rb"roles must alternate|after role .{0,2}tool")
-
-_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-
-
-def _most_generated(request: Json) -> float:
-    """Return how many tokens the response may have. A prompt has no more tokens than bytes."""
-    given = [request[name] for name in _LIMITS if isinstance(request.get(name), int)]
-    choices = request.get("n")
-    return max(given) * (choices if isinstance(choices, int) else 1) if given else math.inf
 
 
 class BackendRefusal(UpstreamError):
@@ -120,7 +118,7 @@ class ModelCallExchange(Exchange):
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
         request = self._parse_request()
         if self._span is not None:
-            most = len(self._body) + _most_generated(request)
+            most = len(self._body) + most_generated(request)
             self._reservation = await app.limits.admit(self._span.rollout_id, most)
         failed: list[Member] = []
         while True:
@@ -156,7 +154,7 @@ class ModelCallExchange(Exchange):
         if not isinstance(request, dict):
             raise CallError(400, "the body must be a JSON object", "invalid_json")
         request = cast("Json", request)
-        _check_messages(request)
+        check_messages(request)
         model = request.get("model") if self._route.model is None else self._route.model
         if model is None and len(self._app.balancer.models) == 1:
             model = self._app.balancer.models[0]
@@ -295,7 +293,9 @@ class ModelCallExchange(Exchange):
                 return
             if response.status >= 400:
                 raise BackendRefusal(member, target, response, await response.read())
-            if response.streamed:
+            if record.streamed and not response.streamed:
+                response = await peek(response)
+            if response.streamed and (record.streamed or target == self._protocol):
                 await self._relay_stream(member, target, response, extra, request)
             else:
                 await self._relay_body(member, target, response, extra, request)
@@ -333,10 +333,13 @@ class ModelCallExchange(Exchange):
             self._record_response(member, target, answer)
         except MALFORMED as error:
             self._not_understood([f"the response: {type(error).__name__}: {error!s:.200}"], answer)
+        headers = response.headers
         try:
             if target != self._protocol:
-                raw = dumps(translate_response(target, self._protocol, answer, request))
-            elif extra:
+                raw = self._translated(target, answer, request)
+                kind = EVENTS if self._record.streamed else JSON
+                headers = [kind, *(pair for pair in headers if pair[0] != b"content-type")]
+            elif extra and not begins_with_event(raw):
                 extra.strip(answer)
                 raw = dumps(answer)
         except MALFORMED as error:
@@ -350,7 +353,14 @@ class ModelCallExchange(Exchange):
                 ) from None
         self._keep_answer()
         await self._store_span(response.status)
-        await self._send_response(response.status, raw, response.headers)
+        await self._send_response(response.status, raw, headers)
+
+    def _translated(self, target: Protocol, answer: Json, request: Json) -> bytes:
+        """Return a whole answer in the agent's protocol, as a stream if the agent wants one."""
+        if not self._record.streamed:
+            return dumps(translate_response(target, self._protocol, answer, request))
+        usage = wants_usage(self._record.request)
+        return as_stream(answer, target, self._protocol, usage=usage, request=request)
 
     def _answer(
         self, member: Member, target: Protocol, response: UpstreamResponse, raw: bytes
@@ -362,18 +372,14 @@ class ModelCallExchange(Exchange):
             BackendRefusal: It is an error.
         """
         try:
-            answer = loads(raw)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
+            answer, failed = parse_answer(raw, target)
+        except MALFORMED:
             raise UpstreamError(
                 502,
                 f"the backend {member.backend.api_base} did not answer with a JSON object: "
                 f"{raw[:80]!r}",
                 "backend_garbage",
-            )
-        answer = cast("Json", answer)
-        failed = error_in(answer)
+            ) from None
         if failed is not None:
             message, status = failed
             raise BackendRefusal(member, target, response, raw, status, message)
@@ -407,6 +413,7 @@ class ModelCallExchange(Exchange):
                         await self._send_headers(response.status, response.headers)
                         body = {"type": "http.response.body", "body": out, "more_body": True}
                         await self._send(body)
+                self._call_relay(relay.end, member)
         finally:
             if relay.events:
                 self._record_stream(member, target, relay)
@@ -426,7 +433,7 @@ class ModelCallExchange(Exchange):
         await self._send_headers(response.status, response.headers)
         await self._send({"type": "http.response.body", "body": rest})
 
-    def _call_relay(self, call: Callable[[], bytes], member: Member) -> bytes:
+    def _call_relay(self, call: Callable[[], T], member: Member) -> T:
         try:
             return call()
         except MALFORMED as error:
@@ -460,7 +467,10 @@ class ModelCallExchange(Exchange):
         if not isinstance(error, BackendRefusal):
             await super()._send_upstream_error(error)
             return
-        body = translate_error(error.protocol, self._protocol, error.status, error.body)
+        if error.said is not None and error.protocol != self._protocol:
+            body = dumps(error_body(self._protocol, error.status, error.said, error.code))
+        else:
+            body = translate_error(error.protocol, self._protocol, error.status, error.body)
         self._record.error = error.said or body[:2000].decode("utf-8", "replace")
         self._record.error_type = error.code
         # To an agent of the backend's protocol, an error within status 200 goes as it came.
@@ -470,19 +480,3 @@ class ModelCallExchange(Exchange):
         if body is not error.body:
             headers = [JSON, *((k, v) for k, v in headers if k != b"content-type")]
         await self._send_response(status, body, headers)
-
-
-def _check_messages(request: Json) -> None:
-    """Refuse conversations whose messages would hold up all other calls.
-
-    Raises:
-        CallError: 400.
-    """
-    for name in ("messages", "input"):
-        found: Any = request.get(name)
-        if isinstance(found, list):
-            turns = cast("list[Any]", found)
-            # A batch of texts to embed is longer.
-            if len(turns) > _MAX_MESSAGES and isinstance(turns[0], dict | list):
-                message = f"{name} has more than {_MAX_MESSAGES:,} messages"
-                raise CallError(400, message, "too_many_messages")

@@ -16,6 +16,7 @@ from agl_core.genai import (
     ExtraFields,
     Json,
     Protocol,
+    ServerSentEvent,
     SseSplitter,
     StreamTranslator,
     dumps,
@@ -24,11 +25,17 @@ from agl_core.genai import (
     stream_translator,
 )
 
-__all__ = ["StreamRelay"]
+__all__ = ["StreamRelay", "wants_usage"]
 
 _MAX_EVENT_BYTES: Final = 16 * 2**20
 _MAX_NOTES: Final = 8
 """Of what was not understood; a stream may repeat one oddity in each event."""
+
+
+def wants_usage(request: Json) -> bool:
+    """Return whether an agent's chat request asks for the usage at the end of its stream."""
+    options: Any = request.get("stream_options")
+    return isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
 
 
 class StreamRelay:
@@ -68,8 +75,7 @@ class StreamRelay:
         self._translator: StreamTranslator | None = None
         self._target = get_protocol(target)
         if source != target:
-            options: Any = request.get("stream_options")
-            usage = isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
+            usage = wants_usage(request)
             self._translator = stream_translator(source, target, usage=usage, request=call)
         self._held: list[bytes] = []
 
@@ -80,34 +86,46 @@ class StreamRelay:
             ValueError: An event is too large.
         """
         out: list[bytes] = []
-        parsed: Any = None
         for event in self._splitter.feed(data):
-            if event.data == b"[DONE]":
-                self.complete = True
-                if self._translator is None:
-                    self._held.append(event.raw)
-                continue
-            if not event.data:
-                if self._translator is None:
-                    (self._held if self.assembler.finished else out).append(event.raw)
-                continue
+            self._take(event, out)
+        self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
+        return b"".join(out)
+
+    def end(self) -> None:
+        """Take the end of the backend's bytes.
+
+        A last event without the blank line that ends it counts: some servers send none.
+        """
+        rest = self._splitter.close()
+        for event in self._splitter.feed(rest.rstrip(b"\r\n") + b"\n\n" if rest else b""):
+            self._take(event._replace(raw=rest), self._held)
+        self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
+
+    def _take(self, event: ServerSentEvent, out: list[bytes]) -> None:
+        """Add what the agent gets of an event to ``out``, or to what is held."""
+        parsed: Any = None
+        if event.data == b"[DONE]":
+            self.complete = True
+            if self._translator is None:
+                self._held.append(event.raw)
+            else:
+                self._translator.end()
+            return
+        if event.data:
             try:
                 parsed = loads(event.data)
                 self.events += type(parsed) is dict
                 self.assembler.feed(parsed)
             except MALFORMED as error:
                 self._note(error)
-            if type(parsed) is dict:
-                made = self._outgoing(cast("Json", parsed), event.raw)
-            else:
-                made = [event.raw] if self._translator is None else []
-            parsed = None
-            (self._held if self.assembler.finished else out).extend(made)
-        self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
-        return b"".join(out)
+        if type(parsed) is dict:
+            made = self._outgoing(cast("Json", parsed), event.raw)
+        else:
+            made = [event.raw] if self._translator is None else []
+        (self._held if self.assembler.finished else out).extend(made)
 
     def close(self) -> bytes:
-        """Return the held bytes; called when the backend has ended the stream."""
+        """Return the held bytes; called after :meth:`end`."""
         if self._translator is not None:
             try:
                 self._held += [self._target.event(event) for event in self._translator.close()]
@@ -115,7 +133,6 @@ class StreamRelay:
                 self._note(error)
             else:
                 self._held.append(self._target.stream_end)
-        self._held.append(self._splitter.close())
         held, self._held = self._held, []
         return b"".join(held)
 

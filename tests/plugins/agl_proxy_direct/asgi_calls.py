@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from agl_core.genai import SseSplitter, get_protocol
+from agl_core.genai import Protocol, SseSplitter, get_protocol
 from agl_proxy_direct import DirectProxyConfig, ProxyApp, UpstreamSpec, parse_model_list
 
 ENTRY = {
@@ -40,8 +40,11 @@ class ProxyInMemory:
         assert self._task is not None
         await self._task
 
-    async def chat(self, attempt: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON of a chat call; a stream is assembled."""
+    async def chat(
+        self, attempt: Any, body: dict[str, Any], protocol: Protocol = "chat"
+    ) -> tuple[int, dict[str, Any]]:
+        """Return status and JSON of a call, by default of chat; a stream is assembled."""
+        spoken = get_protocol(protocol)
         ids = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}"
         sent: list[Any] = []
         request = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
@@ -59,7 +62,7 @@ class ProxyInMemory:
         scope = {
             "type": "http",
             "method": "POST",
-            "path": ids + "/v1/chat/completions",
+            "path": ids + "/v1" + spoken.endpoint,
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
@@ -68,7 +71,7 @@ class ProxyInMemory:
         raw = b"".join(message.get("body", b"") for message in sent[1:])
         if status != 200 or not body.get("stream"):
             return status, json.loads(raw)
-        assembler = get_protocol("chat").assembler(body.get("n") or 1)
+        assembler = spoken.assembler(body.get("n") or 1)
         for event in SseSplitter(2**20).feed(raw):
             if event.data != b"[DONE]":
                 assembler.feed(json.loads(event.data))

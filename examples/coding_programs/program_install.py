@@ -15,6 +15,8 @@ __all__ = ["NODE", "InstallError", "Installed", "install"]
 
 NODE = "22.23.3"
 """Node.js from npm, for programs that need a newer one than there is."""
+_NEWEST_PYTHON = 14
+"""Minor version of the newest Python 3 that is looked for."""
 _SECONDS = 900
 
 
@@ -46,9 +48,9 @@ def install(program: Program, root: Path) -> Installed:
     """Return a program, installed below ``root`` if it is not there yet.
 
     Raises:
-        InstallError: The registry does not answer, or Node.js is missing.
+        InstallError: The registry does not answer, or Node.js or a new enough Python is missing.
     """
-    folder = root / f"{program.binary}-{program.version}"
+    folder = root / program.folder
     complete = folder / "complete"
     if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,9 +86,24 @@ def _node_version() -> int:
 
 def _from_pypi(program: Program, folder: Path) -> None:
     """Install into an environment of its own, since programs pin what they require."""
-    _run([sys.executable, "-m", "virtualenv", "--quiet", "."], folder)
-    wanted = f"{program.package}=={program.version}"
-    _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", wanted], folder)
+    chosen = ["--python", _interpreter(program)]
+    _run([sys.executable, "-m", "virtualenv", "--quiet", *chosen, "."], folder)
+    wanted = [f"{package}=={program.version}" for package in (program.package, *program.others)]
+    _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *wanted], folder)
+
+
+def _interpreter(program: Program) -> str:
+    """Return a Python that a program runs on: this one, one of the search path, or one of pyenv."""
+    if sys.version_info >= (3, program.python):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    for minor in range(program.python, _NEWEST_PYTHON + 1):
+        name = f"python3.{minor}"
+        for found in (shutil.which(name), *pyenv.glob(f"versions/3.{minor}.*/bin/{name}")):
+            # A shim of pyenv is on the search path although it runs nothing.
+            if found and not subprocess.run([found, "-V"], capture_output=True).returncode:
+                return str(found)
+    raise InstallError(f"{program.title} needs Python 3.{program.python} or newer")
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -31,8 +31,8 @@ _FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """The command with which mini-swe-agent ends."""
 
 # By preference, as programs offer several.
-_READERS = ("Read", "read", "read_file", "exec_command", "bash")
-_EDITORS = ("apply_patch", "Edit", "edit", "exec_command", "bash")
+_READERS = ("Read", "read", "read_file", "exec_command", "bash", "terminal")
+_EDITORS = ("apply_patch", "Edit", "edit", "exec_command", "bash", "terminal")
 
 
 def answer(request: SeenRequest) -> Reply:

@@ -56,9 +56,11 @@ class Program:
         package: Its package.
         version: The version that the tests run.
         registry: Where the package is.
-        binary: Name of the command.
+        binary: Name of the command; of a library, that of the interpreter that runs a script.
         protocol: The model protocol that it speaks.
         node: Oldest major version of Node.js that it runs on; 0 if it needs none.
+        python: Oldest minor version of Python 3 that it runs on; 0 if it needs none.
+        others: Further packages of the same version.
         lost: What ``agl.proxy.lost`` names in its calls if the backend speaks chat.
         rows: Rows of tokens that the example's task becomes. They are more than one if the program
             changes an earlier call of the model before it sends it again.
@@ -73,8 +75,15 @@ class Program:
     protocol: Literal["chat", "responses", "messages"]
     command: Callable[[Start], Command]
     node: int = 0
+    python: int = 0
+    others: tuple[str, ...] = ()
     rows: int = 1
     lost: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that it is installed in."""
+        return f"{self.package if self.binary == 'python' else self.binary}-{self.version}"
 
 
 def _codex(start: Start) -> Command:
@@ -145,6 +154,12 @@ def _aider(start: Start) -> Command:
     return Command([*model, *options, *quiet, *request], _litellm(start))
 
 
+def _openhands(start: Start) -> Command:
+    script = Path(__file__).with_name("openhands_program.py")
+    arguments = [str(script), start.model, start.base_url, _KEY, start.request]
+    return Command(arguments, {"OPENHANDS_SUPPRESS_BANNER": "1", **_litellm(start)})
+
+
 def _openai(start: Start) -> dict[str, str]:
     return {"OPENAI_BASE_URL": start.base_url, "OPENAI_API_KEY": _KEY}
 
@@ -194,6 +209,17 @@ PROGRAMS: dict[str, Program] = {
         "mini-swe-agent", "mini-swe-agent", "2.4.6", "PyPI", "mini", "chat", _mini_swe_agent
     ),
     "aider": Program("aider", "aider-chat", "0.86.2", "PyPI", "aider", "chat", _aider),
+    "openhands": Program(
+        "OpenHands' SDK",
+        "openhands-sdk",
+        "1.58.2",
+        "PyPI",
+        "python",
+        "responses",
+        _openhands,
+        python=12,
+        others=("openhands-tools",),
+    ),
 }
 """The programs by their short names."""
 

@@ -30,6 +30,28 @@ def test_a_program_that_cannot_be_installed_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_program_that_needs_a_newer_python_gets_it_or_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[list[str]] = []
+    monkeypatch.setattr(install_module, "_run", lambda command, folder: made.append(command))
+    monkeypatch.setattr(install_module.sys, "version_info", (3, 11))
+    monkeypatch.setattr(install_module.shutil, "which", lambda _: None)
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    program = PROGRAMS["openhands"]
+    with pytest.raises(InstallError, match=r"OpenHands' SDK needs Python 3\.12 or newer"):
+        install(program, tmp_path / "programs")
+    broken = tmp_path / "python3.12"
+    for file, code in ((broken, 1), (tmp_path / "versions/3.13.0/bin/python3.13", 0)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/sh\nexit {code}\n")
+        file.chmod(0o755)
+    monkeypatch.setattr(install_module.shutil, "which", {"python3.12": str(broken)}.get)
+    install(program, tmp_path / "programs")
+    assert str(tmp_path / "versions/3.13.0/bin/python3.13") in made[0]
+    assert made[1][-2:] == ["openhands-sdk==1.58.2", "openhands-tools==1.58.2"]
+
+
 class Fake(Installed):
     """A program that is a script of the shell."""
 

@@ -101,7 +101,7 @@ def test_mistakes_are_one_line_and_say_what_to_do(folder, capsys):
         ([], "nothing is live:booking yet; name the snapshot to beat"),
         (["--champion", "night/v9"], "the store has no resources 'night/v9'"),
         (["--champion", "night/v0", "--guard", "country"], "write input.KEY:MARGIN"),
-        (["--champion", "night/v0", "--max-pairs", "4"], "take more tasks or repeats"),
+        (["--champion", "night/v0", "--max-pairs", "4"], "take more tasks, repeats or episodes"),
         (["--champion", "night/v0", "--alpha", "0.07"], "alpha"),
     ):
         assert main([*PLAN, *extra]) in (1, 2)

@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from agl_promote import Evidence, Pair, Plan, Rollback, episode_evidence, gain_at_least
-from agl_promote.episodes import Episode
+from agl_promote import Episode, Evidence, LivePlan, Pair, Plan, gain_at_least
 from tests.benchmark.bench_promotion import (
     GAIN_WORLDS,
     NULL_WORLDS,
@@ -177,68 +176,71 @@ def test_a_guardrail_that_is_shown_lets_a_good_candidate_through():
 # -- live traffic ----------------------------------------------------------------------------------
 
 
-def null_episodes(chance: random.Random, count: int, share: float) -> list[Episode]:
-    return [
-        Episode(chance.random() < share, float(index), float(chance.random() < 0.6))
-        for index in range(count)
-    ]
+def live_plan(**options) -> LivePlan:
+    given = {"name": "p", "champion": "a", "candidate": "b", "reward_range": (0, 1), "deadline": 60}
+    return LivePlan(**{**given, **options})
 
 
-def test_an_equal_candidate_is_seldom_promoted_on_live_traffic():
+def promoted_live(chance: random.Random, gain: float, **options) -> float | None:
+    """Return the number of episodes after which a candidate is promoted; None if it never is."""
+    plan = live_plan(**options)
+    evidence = Evidence(plan)
+    while evidence.decision.kind == "undecided":
+        is_candidate = chance.random() < plan.share
+        evidence.add(Episode(is_candidate, float(chance.random() < 0.6 + gain * is_candidate)))
+    return evidence.decision.pairs if evidence.decision.kind == "promote" else None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_an_equal_candidate_is_seldom_promoted_on_live_traffic(share):
     chance = random.Random(4)
-    found = sum(
-        episode_evidence(
-            null_episodes(chance, 400, 0.5), share=0.5, alpha=0.05, now=1e9, deadline=1.0
-        )[0]
-        is not None
-        for _ in range(300)
-    )
-    assert found / 300 <= 0.05
+    found = [promoted_live(chance, 0.0, share=share, max_episodes=400) for _ in range(300)]
+    assert sum(one is not None for one in found) / 300 <= 0.05
 
 
-def test_failures_that_arrive_late_do_not_promote():
-    """In the order of arrival, an equal candidate whose failures come later nearly always wins."""
-    chance, found = random.Random(8), 0
-    for _ in range(150):
-        episodes = null_episodes(chance, 300, 0.5)
-        now = 300.0
-
-        def seen(episode: Episode, now: float = now) -> Episode:
-            delay = 65.0 if episode.reward == 0 and episode.candidate else 5.0
-            return episode if episode.enrolled + delay <= now else episode._replace(reward=None)
-
-        found += (
-            episode_evidence(map(seen, episodes), share=0.5, alpha=0.05, now=now, deadline=1000.0)[
-                0
-            ]
-            is not None
-        )
-    assert found / 150 <= 0.05
+def test_a_gain_of_a_fifth_is_found_on_live_traffic():
+    """The design asks for a power of 0.82 after 300 episodes."""
+    chance = random.Random(9)
+    found = [promoted_live(chance, 0.2, max_episodes=300) for _ in range(200)]
+    assert sum(one is not None for one in found) / 200 >= 0.75
+    bounds = []
+    for _ in range(100):
+        evidence = Evidence(live_plan(max_episodes=300))
+        for _ in range(300):
+            is_candidate = chance.random() < 0.5
+            evidence.add(Episode(is_candidate, float(chance.random() < 0.6 + 0.2 * is_candidate)))
+        bounds.append(evidence.decision.at_least)
+    assert sum(bound > 0.2 for bound in bounds) <= 5  # no more than 5 % claim more than there is
+    assert sum(bound >= 0 for bound in bounds) >= 75
 
 
-def test_the_evidence_ends_at_the_first_open_episode():
-    episodes = [Episode(True, 0.0, 1.0), Episode(False, 1.0, None), Episode(True, 2.0, 1.0)]
-    options = {"share": 0.5, "alpha": 0.05, "deadline": 60.0}
-    assert episode_evidence(episodes, now=30.0, **options) == (None, 1)
-    assert episode_evidence(episodes, now=61.0, **options) == (None, 3)
+def test_a_guardrail_on_live_traffic_has_to_be_shown():
+    rail = {"path": "input.country=nl", "margin": 0.3}
+    chance = random.Random(5)
+    guarded, plain = Evidence(live_plan(guardrails=[rail])), Evidence(live_plan())
+    for index in range(2000):
+        is_candidate = chance.random() < 0.5
+        own = index % 10 == 0
+        better = -0.6 if own and is_candidate else 0.3 * is_candidate
+        reward = float(chance.random() < 0.6 + better)
+        episode = Episode(is_candidate, reward, {"input.country=nl": reward} if own else {})
+        guarded.add(episode)
+        plain.add(episode)
+    assert plain.decision.kind == "promote"
+    assert guarded.decision.kind == "keep"
+    assert "not shown to be kept: input.country=nl" in guarded.decision.why
 
 
 def test_a_worse_version_is_rolled_back_and_an_equal_one_is_not():
-    chance, false, late = random.Random(6), 0, []
-    for worse in (0.0, 0.4):
-        for _ in range(100):
-            watch = Rollback(holdback=0.1)
-            count = 0
-            while count < 600 and not watch.is_due:
-                count += 1
-                is_old = chance.random() < 0.1
-                reward = float(chance.random() < (0.8 if is_old else 0.8 - worse))
-                watch.add(is_old, reward)
-            false += watch.is_due and not worse
-            if worse:
-                late.append(count if watch.is_due else 10_000)
-    assert false <= 5
-    assert sorted(late)[50] <= 300
+    """The test of the holdback has the old version as its candidate."""
+    chance = random.Random(6)
+    terms = live_plan(watch=600).of_holdback()
+    assert (terms.candidate, terms.share, terms.most) == ("a", 0.1, 600)
+    options = {"share": terms.share, "max_episodes": terms.most}
+    false = [promoted_live(chance, 0.0, **options) for _ in range(100)]
+    found = [promoted_live(chance, 0.4, **options) or 10_000 for _ in range(100)]
+    assert sum(one is not None for one in false) <= 5
+    assert sorted(found)[50] <= 300
 
 
 # -- a search, then its winner ---------------------------------------------------------------------

@@ -16,7 +16,7 @@ from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
 from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
-from agl_promote.experiment import used_tasks
+from agl_promote.known import used_tasks
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
 
@@ -162,7 +162,7 @@ async def test_a_second_process_is_refused_and_a_lost_one_cannot_write(plan, mon
     monkeypatch.setattr(promotions.time, "time", lambda: 4e9)  # the lease is over
     await late.acquire()
     with pytest.raises(ConfigError, match="another process has taken"):
-        await first.renew(8)
+        await first.renew(pairs=8)
 
 
 async def test_of_two_processes_at_once_one_decides(plan):

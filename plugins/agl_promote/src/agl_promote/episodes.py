@@ -1,4 +1,4 @@
-"""The same question for live traffic: episodes instead of tasks, one of the two for each.
+"""Evidence from live traffic: episodes instead of tasks, one of the two for each.
 
 An episode (a conversation, a ticket) is assigned by a hash of its id, so all its calls keep the
 version, and champion and candidate run at the same time. There are no pairs: an episode with the
@@ -13,28 +13,36 @@ shares of a half, a gain of 0.1 needs some 1,000 episodes, and 0.2 some 300.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from agl_core.errors import InvalidArgumentError
-from agl_promote.betting import Wealth
+from agl_promote.plan import LivePlan
 
-__all__ = ["Episode", "Rollback", "assigned_to_candidate", "episode_evidence"]
+__all__ = ["Episode", "assigned_to_candidate"]
 
 
 class Episode(NamedTuple):
-    """One episode of live traffic.
+    """One episode of live traffic that has ended.
 
     Attributes:
-        candidate: Whether it was assigned to the candidate.
-        enrolled: When it began, in epoch seconds.
-        reward: Its reward, as a share of the declared range; None if it has none yet.
+        is_candidate: Whether it was assigned to the candidate.
+        reward: Its reward; the lowest of the declared range for a failure.
+        guarded: The rewards that the guardrails look at, by segment or name of the reward.
     """
 
-    candidate: bool
-    enrolled: float
-    reward: float | None
+    is_candidate: bool
+    reward: float
+    guarded: Mapping[str, float] = {}
+
+    def differences(self, plan: LivePlan) -> tuple[float, Mapping[str, float]]:
+        """See :class:`~agl_promote.evidence.Sample`."""
+        guarded = {key: self._sample(plan, reward) for key, reward in self.guarded.items()}
+        return self._sample(plan, self.reward), guarded
+
+    def _sample(self, plan: LivePlan, reward: float) -> float:
+        weight = 1 / plan.share if self.is_candidate else -1 / (1 - plan.share)
+        sample = weight * ((reward - plan.reward_range[0]) / plan.width - 0.5) * plan.scale
+        return max(-1.0, min(1.0, sample))  # it can only be outside by rounding
 
 
 def assigned_to_candidate(seed: str, episode_id: str, share: float) -> bool:
@@ -47,83 +55,3 @@ def assigned_to_candidate(seed: str, episode_id: str, share: float) -> bool:
     """
     digest = hashlib.blake2b(f"{seed}|{episode_id}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64 < share
-
-
-def episode_evidence(
-    episodes: Iterable[Episode],
-    *,
-    share: float,
-    alpha: float,
-    now: float,
-    deadline: float,
-    min_gain: float = 0.0,
-) -> tuple[int | None, int]:
-    """Apply the anytime test to episodes in the order of their enrolment.
-
-    The evidence ends at the first episode that is still open: a version whose failures take longer
-    must not look better meanwhile. At the deadline an open episode counts as the lowest reward.
-
-    Args:
-        episodes: In the order of enrolment.
-        share: Probability of the candidate that they were assigned with.
-        alpha: Largest probability of promoting a candidate that is not better.
-        now: Epoch seconds.
-        deadline: Seconds after which an episode without a reward counts as the lowest reward.
-        min_gain: Gain to exceed, as a share of the range.
-
-    Returns:
-        The number of episodes after which the candidate is shown to be better, or None, and the
-        number that count so far.
-
-    Raises:
-        InvalidArgumentError: The share is not between 0 and 1, or a reward is not.
-    """
-    if not 0 < share < 1:
-        raise InvalidArgumentError(f"the share must be between 0 and 1, not {share}")
-    scale = 2 * min(share, 1 - share)
-    wealth, goal, counted = Wealth(min_gain * scale), -math.log(alpha), 0
-    for episode in episodes:
-        reward = episode.reward
-        if reward is None:
-            if now < episode.enrolled + deadline:
-                break
-            reward = 0.0
-        if not 0 <= reward <= 1:
-            raise InvalidArgumentError(f"a reward must be a share of the range, not {reward}")
-        weight = 1 / share if episode.candidate else -1 / (1 - share)
-        wealth.bet(weight * (reward - 0.5) * scale)
-        counted += 1
-        if wealth.log >= goal:
-            return counted, counted
-    return None, counted
-
-
-class Rollback:
-    """Watches what is live after a promotion, by a holdback that stays on the old version.
-
-    Args:
-        holdback: Share of the episodes that stay on the old version.
-        alpha: Largest probability of rolling back a version that is not worse, ever.
-    """
-
-    def __init__(self, holdback: float = 0.1, alpha: float = 0.05) -> None:
-        if not 0 < holdback < 1:
-            raise InvalidArgumentError(f"the holdback must be between 0 and 1, not {holdback}")
-        self._holdback = holdback
-        self._goal = -math.log(alpha)
-        self._wealth = Wealth()
-        self._scale = 2 * min(holdback, 1 - holdback)
-        self.is_due = False
-        """Whether the old version is shown to be better."""
-
-    def add(self, is_old: bool, reward: float) -> bool:
-        """Take the next episode in the order of enrolment; return whether to roll back.
-
-        Args:
-            is_old: Whether it stayed on the old version.
-            reward: Its reward, as a share of the range.
-        """
-        weight = 1 / self._holdback if is_old else -1 / (1 - self._holdback)
-        self._wealth.bet(weight * (reward - 0.5) * self._scale)
-        self.is_due = self.is_due or self._wealth.log >= self._goal
-        return self.is_due

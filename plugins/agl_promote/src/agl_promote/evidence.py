@@ -1,19 +1,33 @@
-"""A plan applied to pairs: pure, so that a promotion that was killed decides the same again."""
+"""A plan applied to data: pure, so that a promotion that was killed decides the same again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from agl_promote.betting import Wealth, gain_at_least
-from agl_promote.plan import Plan
-from agl_promote.planned import looks_of, planned_bound
+from agl_promote.plan import Plan, Terms
+from agl_promote.planned import LOOKS, planned_bound
 
-__all__ = ["Decision", "Evidence", "Pair"]
+__all__ = ["Decision", "Evidence", "Pair", "Sample"]
 
-_FUTILITY_ALPHA = 0.1
+_FUTILITY_ALPHA: Final = 0.1
 """A wanted gain that is refuted with this error is not pursued. Stopping early never promotes."""
+
+Kind = Literal["promote", "keep", "undecided"]
+
+
+P = TypeVar("P", bound=Terms)
+P_contra = TypeVar("P_contra", bound=Terms, contravariant=True)
+
+
+class Sample(Protocol[P_contra]):
+    """What the evidence for a plan takes: pairs of an experiment, episodes of live traffic."""
+
+    def differences(self, plan: P_contra, /) -> tuple[float, Mapping[str, float]]:
+        """Return differences in [-1, 1], in favour of the candidate: all, and what is guarded."""
+        ...
 
 
 class Pair(NamedTuple):
@@ -29,22 +43,27 @@ class Pair(NamedTuple):
     candidate: float
     guarded: Mapping[str, tuple[float, float]] = {}
 
+    def differences(self, plan: Plan) -> tuple[float, Mapping[str, float]]:
+        """See :class:`Sample`."""
+        guarded = {key: (new - old) / plan.width for key, (old, new) in self.guarded.items()}
+        return (self.candidate - self.champion) / plan.width, guarded
+
 
 class Decision(NamedTuple):
     """The state of the evidence.
 
     Attributes:
-        kind: ``promote``; ``keep``: not shown, and more pairs will not come; ``undecided``: not
+        kind: ``promote``; ``keep``: not shown, and more data will not come; ``undecided``: not
             shown yet.
-        at_least: The gain is above this, with confidence 1 - alpha; at any time with the test
-            ``anytime``.
-        gain: Mean gain of the pairs.
-        pairs: Number of pairs.
+        at_least: The gain is above this, with confidence 1 - alpha; at any time with an anytime
+            test.
+        gain: Mean gain.
+        pairs: Number of pairs, or of episodes.
         guardrails: Of each segment or reward: the least change that is shown.
         why: In words.
     """
 
-    kind: Literal["promote", "keep", "undecided"]
+    kind: Kind
     at_least: float
     gain: float
     pairs: int
@@ -52,70 +71,88 @@ class Decision(NamedTuple):
     why: str
 
 
-class Evidence:
-    """Takes pairs in the order of their enrolment and decides.
+class _Series:
+    """Differences, and the bettors against "their mean is at most ``null``"."""
+
+    def __init__(self, null: float) -> None:
+        self.values: list[float] = []
+        self._wealth = Wealth(null)
+
+    def add(self, difference: float) -> None:
+        self.values.append(difference)
+        self._wealth.bet(difference)
+
+    def is_shown(self, alpha: float) -> bool:
+        return self._wealth.log >= -math.log(alpha)
+
+
+class Evidence(Generic[P]):
+    """Takes data in the order of their enrolment and decides.
 
     Args:
         plan: The plan.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: P) -> None:
         self._plan = plan
-        self._null = plan.min_gain / plan.width
-        self._margins = {rail.path: rail.margin / plan.width for rail in plan.guardrails}
-        self._differences: list[float] = []
+        self._null = plan.min_gain / plan.unit
+        self._gain = _Series(self._null)
         self._total = 0.0
         self._crossed = False
-        """Whether the gain was shown at some time; what was shown once stays so."""
-        self._wealth = Wealth(self._null)
+        """Whether the anytime test has shown the gain; what was shown once stays so."""
         wanted = plan.wanted_gain
         # Against "the gain is at least what is wanted": the same bet on the negative differences.
-        self._doubt = None if wanted is None else Wealth(-wanted / plan.width)
-        self._guarded: dict[str, tuple[Wealth, list[float]]] = {
-            key: (Wealth(-self._margins[key.partition("=")[0]]), []) for key in plan.guarded
-        }
-        self._looks = looks_of(len(plan.tasks))
-        self.decision = Decision("undecided", -plan.width, 0.0, 0, {}, "no pair yet")
+        self._doubt = None if wanted is None else Wealth(-wanted / plan.unit)
+        self._guarded = {key: _Series(-margin / plan.unit) for key, margin in plan.margins.items()}
+        self.decision = Decision("undecided", -plan.width, 0.0, 0, {}, "no data yet")
 
-    def add(self, pair: Pair) -> Decision:
-        """Add the next pair; return the decision, which is final unless it is ``undecided``."""
+    def add(self, sample: Sample[P]) -> Decision:
+        """Add the next sample; return the decision, which is final unless it is ``undecided``."""
         if self.decision.kind != "undecided":
             return self.decision
-        width = self._plan.width
-        difference = (pair.candidate - pair.champion) / width
-        self._differences.append(difference)
+        difference, guarded = sample.differences(self._plan)
+        self._gain.add(difference)
         self._total += difference
-        self._wealth.bet(difference)
         if self._doubt is not None:
             self._doubt.bet(-difference)
-        for key, (champion, candidate) in pair.guarded.items():
+        for key, value in guarded.items():
             if key in self._guarded:
-                wealth, found = self._guarded[key]
-                wealth.bet((candidate - champion) / width)
-                found.append((candidate - champion) / width)
-        self.decision = self._anytime() if self._plan.test == "anytime" else self._planned()
+                self._guarded[key].add(value)
+        looks = self._plan.looks
+        self.decision = self._anytime() if looks is None else self._planned(looks)
         return self.decision
 
+    def end(self, why: str) -> Decision:
+        """End without a promotion, before all data are there."""
+        if self.decision.kind == "undecided":
+            self.decision = self._made("keep", why)
+        return self.decision
+
+    def at_least(self) -> float:
+        """Return what the gain is above so far, at any time, with confidence 1 - alpha."""
+        return self._bound_of(self._gain)
+
     def _anytime(self) -> Decision:
-        self._crossed = self._crossed or self._wealth.log >= -math.log(self._plan.alpha)
+        self._crossed = self._crossed or self._gain.is_shown(self._plan.alpha)
         if self._crossed:
             return self._shown()
         if self._doubt is not None and self._doubt.log >= -math.log(_FUTILITY_ALPHA):
             return self._made("keep", f"a gain of {self._plan.wanted_gain:g} is refuted")
         return self._unshown()
 
-    def _planned(self) -> Decision:
-        pairs = len(self._differences)
-        if pairs not in self._looks:
+    def _planned(self, looks: list[int]) -> Decision:
+        count = len(self._gain.values)
+        if count not in looks:
             return self._made("undecided", "between two looks")
-        look = self._looks.index(pairs) + 1 + (4 - len(self._looks))
-        bound = planned_bound(self._differences, look, self._plan.alpha)
+        # A list of fewer than four tasks has only the last looks.
+        look = looks.index(count) + 1 + LOOKS - len(looks)
+        bound = planned_bound(self._gain.values, look, self._plan.alpha)
         return self._shown(bound) if bound > self._null else self._unshown(bound)
 
     def _shown(self, bound: float | None = None) -> Decision:
-        """The gain is shown; promote if all guardrails are shown, too."""
-        goal = -math.log(self._plan.alpha)
-        unmet = [key for key, (wealth, _) in self._guarded.items() if wealth.log < goal]
+        """Promote if all guardrails are shown, too."""
+        alpha = self._plan.alpha
+        unmet = [key for key, series in self._guarded.items() if not series.is_shown(alpha)]
         if not unmet:
             return self._made("promote", "the gain and every guardrail are shown", bound)
         missing = ", ".join(sorted(unmet))
@@ -129,32 +166,24 @@ class Evidence:
         return self._made("undecided", "the gain is not shown yet")
 
     def _is_last(self) -> bool:
-        return len(self._differences) == len(self._plan.tasks)
+        return len(self._gain.values) == self._plan.most
 
-    def _made(
-        self,
-        kind: Literal["promote", "keep", "undecided"],
-        why: str,
-        bound: float | None = None,
-    ) -> Decision:
-        plan, pairs = self._plan, len(self._differences)
-        if bound is None:
-            # An open decision is looked at after every pair: the bisection waits for its end.
-            bound = -1.0 if kind == "undecided" else gain_at_least(self._differences, plan.alpha)
-            bound = max(bound, self._null) if self._crossed else bound
-        rails: dict[str, float] = {}
-        if kind != "undecided":
-            for key, (_, found) in sorted(self._guarded.items()):
-                rails[key] = gain_at_least(found, plan.alpha) * plan.width
-        return Decision(
-            kind,
-            bound * plan.width,
-            self._total / pairs * plan.width,
-            pairs,
-            rails,
-            why,
-        )
+    def _made(self, kind: Kind, why: str, bound: float | None = None) -> Decision:
+        """Make a decision; without a bound of the planned test, with that of the bettors."""
+        plan, count = self._plan, len(self._gain.values)
+        is_open = kind == "undecided"
+        if bound is not None:
+            at_least = bound * plan.unit
+        elif is_open:  # it is made after every pair: the bisections wait for the end
+            at_least = -plan.width
+        else:
+            at_least = self.at_least()
+        if self._crossed:
+            at_least = max(at_least, plan.min_gain)
+        rails = {} if is_open else {k: self._bound_of(it) for k, it in sorted(self._guarded.items())}
+        gain = self._total / count * plan.unit if count else 0.0
+        return Decision(kind, at_least, gain, count, rails, why)
 
-    def at_least(self) -> float:
-        """Return what the gain is above so far, at any time, with confidence 1 - alpha."""
-        return gain_at_least(self._differences, self._plan.alpha) * self._plan.width
+    def _bound_of(self, series: _Series) -> float:
+        plan = self._plan
+        return max(-plan.width, gain_at_least(series.values, plan.alpha) * plan.unit)

@@ -1,25 +1,23 @@
 """What is live: the snapshot ``live:<name>``, which only promotions and roll-backs replace.
 
 It holds the resources themselves, so a rollout with ``resources_id="live:booking"`` receives them,
-and a checkpoint that says where they come from. The checkpoint also keeps the snapshot from ever
-being the latest: searches and live agents do not meet.
+and a checkpoint that says where they come from, and which trial is on. The checkpoint also keeps
+the snapshot from ever being the latest: searches and live agents do not meet.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.types import Checkpoint
+from agl_promote.trial import LIVE, LIVE_KEY, Trial
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
 __all__ = ["LivePointer", "require_compare_and_set"]
-
-_KEY: Final = "live"
-_PREFIX: Final = "live:"
 
 
 class LivePointer(NamedTuple):
@@ -28,61 +26,95 @@ class LivePointer(NamedTuple):
     Attributes:
         name: The name.
         version: Counts its changes; 0 if nothing is live.
-        resources_id: The snapshot that it holds; None if nothing is live.
         history: Its changes, oldest first: ``resources_id``, ``at`` (epoch seconds), ``why``.
+        trial: The trial that is on.
     """
 
     name: str
     version: int
-    resources_id: str | None
     history: list[dict[str, Any]]
+    trial: Trial | None = None
+
+    @property
+    def resources_id(self) -> str | None:
+        """The snapshot that it holds; None if nothing is live."""
+        return self.history[-1]["resources_id"] if self.history else None
 
     @classmethod
     async def read(cls, store: LightningStore, name: str) -> LivePointer:
         """Read what is live."""
-        stored = await store.get_resources_by_id(_PREFIX + name)
-        checkpoint = None if stored is None else stored.resources.get(_KEY)
+        stored = await store.get_resources_by_id(LIVE + name)
+        checkpoint = None if stored is None else stored.resources.get(LIVE_KEY)
         if stored is None or not isinstance(checkpoint, Checkpoint):
-            return cls(name, 0, None, [])
-        history = checkpoint.state["history"]
-        return cls(name, stored.version, history[-1]["resources_id"], history)
+            return cls(name, 0, [])
+        return cls(name, stored.version, checkpoint.state["history"], Trial.in_snapshot(stored))
 
-    async def point_to(self, store: LightningStore, resources_id: str, why: str) -> LivePointer:
+    def beginning_with(self, resources_id: str, at: float) -> LivePointer:
+        """Return it with a first snapshot, if there is none: a roll-back leads there."""
+        if self.history:
+            return self
+        return self._replace(history=[{"resources_id": resources_id, "at": at, "why": "first"}])
+
+    async def point_to(
+        self, store: LightningStore, resources_id: str, why: str, trial: Trial | None = None
+    ) -> LivePointer:
         """Make a snapshot live, if nobody has changed what is live since it was read.
+
+        Args:
+            store: The store.
+            resources_id: The snapshot.
+            why: For the history.
+            trial: The trial that begins; another one ends.
 
         Raises:
             ConfigError: Somebody has, or the store does not have the snapshot.
         """
-        require_compare_and_set(store)
-        snapshot = await store.get_resources_by_id(resources_id)
-        if snapshot is None:
-            raise ConfigError(f"the store has no resources {resources_id!r}")
-        resources = {
-            name: it for name, it in snapshot.resources.items() if not isinstance(it, Checkpoint)
-        }
         entry = {"resources_id": resources_id, "at": time.time(), "why": why}
-        history = [*self.history, entry]
-        swapped = await store.swap_resources(
-            _PREFIX + self.name,
-            {**resources, _KEY: Checkpoint(state={"history": history})},
-            version=self.version,
+        return await self._replace(history=[*self.history, entry], trial=trial)._write(
+            store, resources_id
         )
-        if swapped is None:
-            raise ConfigError(f"live:{self.name} was changed meanwhile; plan against what is live")
-        return LivePointer(self.name, swapped.version, resources_id, history)
+
+    async def try_out(self, store: LightningStore, trial: Trial | None) -> LivePointer:
+        """Begin a trial, or end the one that is on; what is live stays so.
+
+        Raises:
+            ConfigError: As for :meth:`point_to`.
+        """
+        held = LIVE + self.name if self.version else self.history[-1]["resources_id"]
+        return await self._replace(trial=trial)._write(store, held)
 
     async def roll_back(self, store: LightningStore, why: str) -> LivePointer:
-        """Make live what was live before.
+        """End the trial of a candidate that is not live; else make live what was live before.
 
         Raises:
             InvalidArgumentError: Nothing was.
             ConfigError: What is live was changed since it was read.
         """
+        if self.trial is not None and self.trial.champion == self.resources_id:
+            return await self.try_out(store, None)
         earlier = [one["resources_id"] for one in self.history]
         before = next((one for one in reversed(earlier) if one != self.resources_id), None)
         if before is None:
             raise InvalidArgumentError(f"nothing else was live as live:{self.name}")
         return await self.point_to(store, before, why)
+
+    async def _write(self, store: LightningStore, source: str) -> LivePointer:
+        """Replace the version that was read by this one, with the resources of a snapshot."""
+        require_compare_and_set(store)
+        snapshot = await store.get_resources_by_id(source)
+        if snapshot is None:
+            raise ConfigError(f"the store has no resources {source!r}")
+        resources = {
+            name: it for name, it in snapshot.resources.items() if not isinstance(it, Checkpoint)
+        }
+        trial = None if self.trial is None else self.trial._asdict()
+        state = {"history": self.history, "trial": trial}
+        swapped = await store.swap_resources(
+            LIVE + self.name, {**resources, LIVE_KEY: Checkpoint(state=state)}, version=self.version
+        )
+        if swapped is None:
+            raise ConfigError(f"live:{self.name} was changed meanwhile; plan against what is live")
+        return self._replace(version=swapped.version)
 
 
 def require_compare_and_set(store: LightningStore) -> None:

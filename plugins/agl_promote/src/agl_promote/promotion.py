@@ -1,4 +1,4 @@
-"""A promotion in a store: its plan, who works on it, its decision, and what it makes live.
+"""A promotion in a store: its plan, who works on it, its evidence, and its decision.
 
 All of it is one checkpoint, ``promotion:<name>``, which is only ever written by compare-and-set.
 The plan comes before the data and is never changed. One process at a time works on a promotion: it
@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 import psutil
@@ -20,22 +21,28 @@ from agl_core.errors import ConfigError
 from agl_core.ids import generate_id
 from agl_core.types import Checkpoint
 from agl_promote.evidence import Decision
-from agl_promote.plan import Plan
+from agl_promote.plan import LivePlan, Plan, Terms, digest_of
 from agl_promote.pointer import LivePointer, require_compare_and_set
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
+    from agl_promote.trial import Trial
 
-__all__ = ["LEASE_SECONDS", "Promotion"]
+__all__ = ["CHECKPOINT", "LEASE_SECONDS", "PREFIX", "Promotion"]
+
+P = TypeVar("P", bound=Terms)
 
 LEASE_SECONDS: Final = 60.0
 """How long a promotion belongs to a process that has written nothing."""
 
-_KEY: Final = "promotion"
-_PREFIX: Final = "promotion:"
+CHECKPOINT: Final = "promotion"
+"""Name of the checkpoint in its snapshot."""
+PREFIX: Final = "promotion:"
+"""Start of the ids of promotions."""
+_PLANS: Final[Mapping[str, type[Plan] | type[LivePlan]]] = {"experiment": Plan, "live": LivePlan}
 
 
-class Promotion:
+class Promotion(Generic[P]):
     """One promotion in a store. For one event loop.
 
     Args:
@@ -46,26 +53,29 @@ class Promotion:
     """
 
     def __init__(
-        self, store: LightningStore, plan: Plan, version: int, state: Mapping[str, Any]
+        self, store: LightningStore, plan: P, version: int, state: Mapping[str, Any]
     ) -> None:
         self.plan = plan
-        self._store = store
+        self.store = store
         self._version = version
         self._state = dict(state)
         self._owner = f"{platform.node()}:{os.getpid()}:{generate_id(8)}"
         self._writing = anyio.Lock()
 
     @classmethod
-    async def create(cls, store: LightningStore, plan: Plan) -> Promotion:
+    async def create(cls, store: LightningStore, plan: P) -> Promotion[P]:
         """Store a plan.
 
         Raises:
             ConfigError: There is a promotion of this name, or the store cannot compare and set.
         """
         require_compare_and_set(store)
+        kind = next(kind for kind, model in _PLANS.items() if isinstance(plan, model))
+        stored = plan.model_dump(mode="json")
         state = {
-            "plan": plan.model_dump(mode="json"),
-            "digest": plan.digest,
+            "kind": kind,
+            "plan": stored,
+            "digest": digest_of(stored),
             "planned": time.time(),
             "owner": "",
             "until": 0.0,
@@ -81,21 +91,26 @@ class Promotion:
         return promotion
 
     @classmethod
-    async def open(cls, store: LightningStore, name: str) -> Promotion:
+    async def open(cls, store: LightningStore, name: str) -> Promotion[Any]:
         """Read a promotion.
 
         Raises:
             ConfigError: There is none, or its plan was changed.
         """
-        stored = await store.get_resources_by_id(_PREFIX + name)
-        checkpoint = None if stored is None else stored.resources.get(_KEY)
+        stored = await store.get_resources_by_id(PREFIX + name)
+        checkpoint = None if stored is None else stored.resources.get(CHECKPOINT)
         if stored is None or not isinstance(checkpoint, Checkpoint):
             raise ConfigError(f"there is no promotion {name!r}; agl promote plan makes one")
         state = checkpoint.state
-        plan = Plan.model_validate(state["plan"])
-        if plan.digest != state["digest"]:
+        if digest_of(state["plan"]) != state["digest"]:
             raise ConfigError(f"the plan of the promotion {name!r} was changed after it was made")
-        return cls(store, plan, stored.version, state)
+        plan = _PLANS[state["kind"]].model_validate(state["plan"])
+        return Promotion(store, plan, stored.version, state)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the plan."""
+        return self._state["digest"]
 
     @property
     def decision(self) -> Decision | None:
@@ -105,8 +120,29 @@ class Promotion:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs that were taken into account so far."""
-        return self._state["pairs"]
+        """Number of pairs or episodes that were taken into account so far."""
+        return self._state.get("pairs") or len(self._state.get("episodes", []))
+
+    def recall(self, key: str, default: Any = None) -> Any:
+        """Return something that :meth:`renew` has kept."""
+        return self._state.get(key, default)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Work on the promotion: no other process does while the context is open.
+
+        Raises:
+            ConfigError: Another process works on it, or has taken it over.
+        """
+        await self.acquire()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._keep_lease)
+                yield
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.release()
 
     async def acquire(self) -> None:
         """Take the promotion for this process.
@@ -120,39 +156,52 @@ class Promotion:
                 f"another process works on the promotion {self.plan.name!r}; if it was killed, try "
                 f"again in {left:.0f} s"
             )
-        self._state |= {"owner": self._owner, "until": time.time() + LEASE_SECONDS}
-        await self._write_or_raise()
+        self._state |= {"owner": self._owner}
+        await self.renew()
 
-    async def renew(self, pairs: int) -> None:
+    async def _keep_lease(self) -> None:
+        while True:
+            await anyio.sleep(LEASE_SECONDS / 3)
+            await self.renew()
+
+    async def renew(self, **progress: Any) -> None:
         """Record progress, and keep the lease.
 
         Raises:
             ConfigError: Another process has taken the promotion.
         """
-        self._state |= {"pairs": pairs, "until": time.time() + LEASE_SECONDS}
-        await self._write_or_raise()
+        self._state |= {**progress, "until": time.time() + LEASE_SECONDS}
+        if not await self._write():
+            raise ConfigError(f"another process has taken the promotion {self.plan.name!r}")
 
     async def release(self) -> None:
         """Let another process go on."""
         self._state |= {"owner": "", "until": 0.0}
         await self._write()
 
-    async def decide(self, decision: Decision) -> None:
-        """Record the final decision; after ``promote`` make the candidate live.
+    async def decide(self, decision: Decision, then: Trial | None = None, **progress: Any) -> None:
+        """Record the final decision; then make the candidate live, or not.
 
         A process that is killed between the two steps does the second one when it is resumed.
+
+        Args:
+            decision: The decision.
+            then: As for :meth:`apply`.
+            **progress: As for :meth:`renew`.
 
         Raises:
             ConfigError: Another process has taken the promotion, or the champion is not live any
                 more.
         """
         fields = {**decision._asdict(), "guardrails": dict(decision.guardrails)}
-        self._state |= {"decision": fields, "pairs": decision.pairs}
-        await self._write_or_raise()
-        await self.apply()
+        await self.renew(decision=fields, pairs=decision.pairs, **progress)
+        await self.apply(then)
 
-    async def apply(self) -> None:
+    async def apply(self, then: Trial | None = None) -> None:
         """Make the candidate live, if that was decided and not done yet.
+
+        Args:
+            then: Trial on live traffic that begins with it.
 
         Raises:
             ConfigError: What is live was changed since the plan was made.
@@ -160,29 +209,23 @@ class Promotion:
         decision, plan = self.decision, self.plan
         if decision is None or decision.kind != "promote":
             return
-        live = await LivePointer.read(self._store, plan.name)
-        why = f"promotion {plan.name} {plan.digest}"
+        live = await LivePointer.read(self.store, plan.name)
+        why = f"promotion {plan.name} {self.digest}"
         if any(one["why"] == why for one in live.history):
             return
-        if live.version != plan.champion_version:
+        if live.version != self.recall("live_version", plan.champion_version):
             raise ConfigError(
                 f"live:{plan.name} was changed since the plan was made, so its evidence is about "
                 "another champion; plan again"
             )
-        if not live.history:  # so that a roll-back leads to the champion
-            first = {"resources_id": plan.champion, "at": self._state["planned"], "why": "first"}
-            live = live._replace(history=[first])
-        await live.point_to(self._store, plan.candidate, why)
-
-    async def _write_or_raise(self) -> None:
-        if not await self._write():
-            raise ConfigError(f"another process has taken the promotion {self.plan.name!r}")
+        live = live.beginning_with(plan.champion, self._state["planned"])
+        await live.point_to(self.store, plan.candidate, why, then)
 
     async def _write(self) -> bool:
         async with self._writing:
-            stored = await self._store.swap_resources(
-                _PREFIX + self.plan.name,
-                {_KEY: Checkpoint(state=self._state)},
+            stored = await self.store.swap_resources(
+                PREFIX + self.plan.name,
+                {CHECKPOINT: Checkpoint(state=self._state)},
                 version=self._version,
             )
             if stored is not None:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from agl_train.file import TrainFile, TrainPlan, read_train_file
     from agl_train.references import import_reference
     from agl_train.runs import INTERRUPTED, blame, run_options, set_up_logging, stopped_by_signals
+    from agl_train.spending import Spending
     from agl_train.train_command import train
 
 __all__ = [
     "INTERRUPTED",
+    "Spending",
     "TrainFile",
     "TrainPlan",
     "blame",
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazy_names(
         "lightning_cli": "agl_train.constructors",
         "import_reference": "agl_train.references",
         "load_dataset": "agl_train.datasets",
+        "Spending": "agl_train.spending",
         "train": "agl_train.train_command",
     },
 )

@@ -1,14 +1,15 @@
-"""Budgets of evaluations: tokens, money, time."""
+"""Budgets of evaluations and promotions: tokens and money."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from agl_core.algorithm import RolloutOutcome
+    from agl_core.types import Span
 
 __all__ = ["Spending"]
 
@@ -17,11 +18,11 @@ _INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
 
 class Spending:
-    """Adds up what the rollouts of an evaluation used, as their spans say.
+    """Adds up what rollouts used, as their spans say.
 
     Args:
-        max_tokens: Input and output tokens after which an evaluation ends; None for no limit.
-        max_cost: Cost after which an evaluation ends; None for no limit.
+        max_tokens: Input and output tokens after which no more may be used; None for no limit.
+        max_cost: Cost after which no more may be spent; None for no limit.
         price: Cost of a million input tokens and of a million output tokens.
 
     Raises:
@@ -49,14 +50,18 @@ class Spending:
     def add(self, outcomes: Sequence[RolloutOutcome]) -> bool:
         """Add what rollouts used; return whether a limit is reached."""
         for outcome in outcomes:
-            for span in outcome.spans:
-                self.input += _tokens(span.attributes.get(_INPUT))
-                self.output += _tokens(span.attributes.get(_OUTPUT))
+            self.count(outcome.spans)
         tokens, cost = self.input + self.output, self.cost
         self.is_spent = (self._max_tokens is not None and tokens >= self._max_tokens) or (
             self._max_cost is not None and cost is not None and cost >= self._max_cost
         )
         return self.is_spent
+
+    def count(self, spans: Iterable[Span]) -> None:
+        """Add what a rollout used."""
+        for span in spans:
+            self.input += _tokens(span.attributes.get(_INPUT))
+            self.output += _tokens(span.attributes.get(_OUTPUT))
 
     def as_json(self) -> dict[str, Any]:
         return {"input_tokens": self.input, "output_tokens": self.output, "cost": self.cost}

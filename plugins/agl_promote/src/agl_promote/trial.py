@@ -1,0 +1,124 @@
+"""A trial on live traffic: each episode gets one of two snapshots when it is enrolled.
+
+While a trial is on, ``live:<name>`` holds it, and :class:`LiveAssignment` replaces
+``resources_id="live:<name>"`` of new rollouts by the id of one of the two. It is in front of the
+store of every run and of every store server where this package is installed; a program that opens
+a store itself uses :func:`agl_core.store.with_installed`. Rollouts with a mode (train, val, test)
+are not traffic: they get what is live.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from agl_core.store import Interceptor, Next, StoreCall, current_request_key, id_from_key
+from agl_core.types import Checkpoint
+
+if TYPE_CHECKING:
+    from agl_core.types import EnqueueRolloutRequest, ResourcesUpdate, Rollout
+
+__all__ = ["LIVE", "LIVE_KEY", "LiveAssignment", "Trial"]
+
+LIVE: Final = "live:"
+"""Start of the ids of what is live."""
+LIVE_KEY: Final = "live"
+"""Name of the checkpoint there."""
+_TRIAL, _EPISODE = "trial", "episode"  # keys of the metadata of rollouts
+
+
+class Trial(NamedTuple):
+    """Two snapshots that share the live traffic of a name.
+
+    Attributes:
+        name: The name.
+        id: Unique among the trials of a store; a label of its rollouts.
+        champion: Id of one snapshot.
+        candidate: Id of the other.
+        share: Probability of the candidate.
+    """
+
+    name: str
+    id: str
+    champion: str
+    candidate: str
+    share: float
+
+    @classmethod
+    def in_snapshot(cls, stored: ResourcesUpdate | None) -> Trial | None:
+        """Return the trial that a snapshot ``live:<name>`` holds."""
+        checkpoint = None if stored is None else stored.resources.get(LIVE_KEY)
+        if not isinstance(checkpoint, Checkpoint) or not checkpoint.state.get(_TRIAL):
+            return None
+        return cls(**checkpoint.state[_TRIAL])
+
+    def enrol(
+        self, metadata: Mapping[str, Any] | None, unique: str
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the snapshot of a new rollout, and its metadata.
+
+        Args:
+            metadata: Its metadata; rollouts with equal ``episode`` get the same snapshot.
+            unique: Its episode without one.
+        """
+        from agl_promote.episodes import assigned_to_candidate
+
+        given = dict(metadata or {})
+        episode = str(given.setdefault(_EPISODE, unique))
+        is_candidate = assigned_to_candidate(self.name, episode, self.share)
+        return self.candidate if is_candidate else self.champion, {**given, _TRIAL: self.id}
+
+    def episode_of(self, rollout: Rollout) -> str | None:
+        """Return the episode of a rollout; None if the rollout is not of this trial."""
+        labels = rollout.metadata or {}
+        return str(labels[_EPISODE]) if labels.get(_TRIAL) == self.id else None
+
+
+class LiveAssignment(Interceptor):
+    """Enrols rollouts in the trials of what they want to run with."""
+
+    watches = ("enqueue_rollout", "enqueue_many_rollouts", "start_rollout")
+    travels: ClassVar[bool] = False  # the process that a store arrives in has its own
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        """See the class; other rollouts pass."""
+        if call.name == "enqueue_many_rollouts":
+            return await self._around_many(call, next)
+        trial = await _trial_of(call.argument("mode"), call.argument("resources_id"), {}, next)
+        if trial is None:
+            return await next(call)
+        snapshot, labels = trial.enrol(call.argument("metadata"), _unique())
+        return await next(call.replace(resources_id=snapshot, metadata=labels))
+
+    async def _around_many(self, call: StoreCall, next: Next) -> Any:
+        given: Sequence[EnqueueRolloutRequest] = call.argument("rollouts")
+        known: dict[str, Trial | None] = {}
+        requests: list[EnqueueRolloutRequest] = []
+        for place, request in enumerate(given):
+            trial = await _trial_of(request.mode, request.resources_id, known, next)
+            if trial is not None:
+                snapshot, labels = trial.enrol(request.metadata, _unique(place))
+                request = request.model_copy(
+                    update={"resources_id": snapshot, "metadata": labels}
+                )
+            requests.append(request)
+        return await next(call.replace(rollouts=requests) if any(known.values()) else call)
+
+
+async def _trial_of(
+    mode: object, resources_id: object, known: dict[str, Trial | None], next: Next
+) -> Trial | None:
+    """Return the trial of a new rollout, if there is one; reads each name once."""
+    if mode is not None or not isinstance(resources_id, str) or not resources_id.startswith(LIVE):
+        return None
+    if resources_id not in known:
+        stored = await next(StoreCall.of("get_resources_by_id", resources_id))
+        known[resources_id] = Trial.in_snapshot(stored)
+    return known[resources_id]
+
+
+def _unique(place: int = 0) -> str:
+    """Return the id of a new episode, the same if the call is repeated after a lost reply."""
+    key = current_request_key.get()
+    return secrets.token_hex(8) if key is None else id_from_key("ep-", key, place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,7 +29,9 @@ async def with_prompts(store: LightningStore) -> LightningStore:
 
 
 @asynccontextmanager
-async def runner(store: LightningStore, reward_of: Rewards) -> AsyncIterator[None]:
+async def runner(
+    store: LightningStore, reward_of: Rewards, attributes: Mapping[str, Any] | None = None
+) -> AsyncIterator[None]:
     async def work() -> None:
         while True:
             claimed = await store.dequeue_rollout("w", wait=5)
@@ -40,7 +42,11 @@ async def runner(store: LightningStore, reward_of: Rewards) -> AsyncIterator[Non
             if value is not None:
                 span = Span.from_attributes(
                     name="agentlightning.annotation",
-                    attributes={**REWARD, "agentlightning.reward.0.value": value},
+                    attributes={
+                        **REWARD,
+                        "agentlightning.reward.0.value": value,
+                        **(attributes or {}),
+                    },
                     rollout_id=rollout_id,
                     attempt_id=attempt_id,
                     sequence_id=1,

@@ -16,7 +16,7 @@ from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
 from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
-from agl_promote.known import used_tasks
+from agl_promote.known import earlier_uses, used_tasks
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
 
@@ -88,6 +88,63 @@ async def test_a_reward_outside_the_range_is_an_error(plan):
             pytest.RaisesExc(InvalidArgumentError, match="outside the declared range, 0 to 1")
         ):
             await decide(store)
+
+
+USAGE = {"gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 500}
+"""Of each rollout; at the price of 1 and 2 per million it costs 0.002."""
+
+
+@pytest.mark.parametrize(
+    ("max_cost", "kind", "pairs"), [(0.1, "keep", 32), (10.0, "promote", None)]
+)
+async def test_a_budget_ends_without_a_promotion(plan, max_cost, kind, pairs):
+    """A batch of 8 pairs costs 0.032: with 0.1, the fourth is the last that begins."""
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan(test="anytime", max_cost=max_cost, price=(1, 2)))
+
+    def slightly(task: Any, arm: str) -> float:
+        return float(task["id"] % 10 < (8 if arm == "night/v1" else 6))
+
+    async with runner(store, better if pairs is None else slightly, USAGE):
+        decision = await decide(store)
+    assert decision is not None
+    assert decision.kind == kind
+    if pairs is not None:
+        assert decision.pairs == pairs
+        assert decision.why == "max_cost = 0.1 is spent, and not shown yet"
+        assert (await store.query_rollouts(limit=0)).total == 2 * pairs
+        assert (await decide(store)) == decision  # nothing more runs
+        assert (await store.query_rollouts(limit=0)).total == 2 * pairs
+
+
+@pytest.mark.parametrize(
+    ("emitted", "kind"),
+    [("format", "promote"), ("fromat", None)],
+)
+async def test_a_guarded_reward_that_no_rollout_has_is_an_error(plan, emitted, kind):
+    """It would count as the lowest for both, and so would never get worse."""
+    store = await with_prompts(InMemoryLightningStore())
+    rail = {"path": "reward.format", "margin": 0.5}
+    await Promotion.create(store, plan(test="anytime", guardrails=[rail]))
+    second = {"agentlightning.reward.1.name": emitted, "agentlightning.reward.1.value": 1.0}
+    async with runner(store, better, second):
+        if kind is None:
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(ConfigError, match=r"has the reward that is guarded as reward\.f")
+            ):
+                await decide(store)
+            return
+        decision = await decide(store)
+    assert decision is not None
+    assert decision.kind == kind
+
+
+async def test_promotions_that_share_tasks_are_counted(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    await Promotion.create(store, plan())
+    await Promotion.create(store, plan(name="half", tasks=plan().tasks[:30]))
+    await Promotion.create(store, plan(name="other", tasks=["a", "b"]))
+    assert await earlier_uses(store, plan().tasks) == {"booking": 60, "half": 30}
 
 
 class Killed(BaseException):
@@ -244,6 +301,11 @@ async def test_a_plan_that_was_changed_is_refused(plan):
         {"min_gain": 1.0},
         {"guardrails": [{"path": "country", "margin": 0.1}]},
         {"guardrails": [{"path": "input.country", "margin": 0.1}]},
+        {"guardrails": [{"path": "reward.a", "margin": 1.0}]},
+        {"guardrails": [{"path": "reward.a", "margin": 0.1}, {"path": "reward.a", "margin": 0.2}]},
+        {"wanted_gain": 1.0},
+        {"max_cost": 1.0},
+        {"max_cost": 1.0, "price": (-1, 0)},
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(plan, options):

@@ -268,7 +268,7 @@ class Trainer:
             attempts: Rollouts of each task.
             timeout: Longest time for the whole dataset, in seconds; the rest is cancelled.
             run: Name of the evaluation, under which an interrupted one is resumed.
-            is_enough: Called with new outcomes; once it returns True, the rest is cancelled.
+            is_enough: Called with new outcomes; once it returns True, no further rollouts begin.
 
         Returns:
             An outcome per rollout; its ``score()`` is the mean reward with its interval.

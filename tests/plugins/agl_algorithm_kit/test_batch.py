@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import cancel_rollouts, run_batch
+from agl_algorithm_kit import cancel_rollouts, run_batch, run_requests
 from agl_core.adapter import Adapter
+from agl_core.algorithm import RolloutOutcome
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import LightningStore
-from agl_core.types import AttemptedRollout, PromptTemplate, RolloutConfig, Span
+from agl_core.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    PromptTemplate,
+    RolloutConfig,
+    Span,
+)
 from agl_store_memory import InMemoryLightningStore
 
 REWARD = {"agentlightning.reward.0.name": "primary"}
@@ -193,6 +200,31 @@ async def test_finished_rollouts_are_not_cancelled() -> None:
         waiting.rollout_id: "cancelled",
     }
     assert await cancel_rollouts(store, []) == []
+
+
+async def test_the_end_of_a_budget_waits_for_what_runs_and_begins_no_more() -> None:
+    """Were the slow rollouts left out, an agent that fails slowly would look better."""
+    store = InMemoryLightningStore()
+    counted: list[Any] = []
+
+    def is_enough(found: Sequence[RolloutOutcome]) -> bool:
+        counted.extend(one.rollout.input for one in found)
+        return True
+
+    requests = [EnqueueRolloutRequest(input=index) for index in range(6)]
+    running = asyncio.create_task(run_requests(store, requests, is_enough=is_enough))
+    claims = [await store.dequeue_rollout(f"w{index}", wait=10) for index in range(3)]
+    slow = [one for one in claims if one is not None]
+    await finish(store, slow.pop(0), 1.0)
+    while (await store.query_rollouts(status_in=["queuing"], limit=0)).total:
+        await asyncio.sleep(0.01)
+    assert not running.done()
+    for one in slow:
+        await finish(store, one, None)
+    batch = await running
+    assert [one.started for one in batch] == [True] * 3 + [False] * 3
+    assert [one.rollout.status for one in batch[:3]] == ["succeeded", "failed", "failed"]
+    assert sorted(counted) == [0, 1, 2]
 
 
 async def test_an_empty_batch() -> None:

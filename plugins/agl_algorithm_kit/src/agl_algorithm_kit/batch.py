@@ -127,7 +127,8 @@ async def run_requests(
         run: As there.
         name: As there.
         is_enough: Called with the outcomes that are new; once it returns True, for instance since
-            a budget is spent, the other rollouts are cancelled.
+            a budget is spent, the rollouts in the queue are cancelled. Those that run are waited
+            for: which rollouts are left out must not depend on how long they take.
     """
     run = run or Run(store)
     enqueued = await run.enqueue(requests, batch=name)
@@ -147,18 +148,17 @@ async def run_requests(
                 found = await _read(store, done, adapter)
                 outcomes |= found
                 if is_enough is not None and found and is_enough(list(found.values())):
-                    break
+                    withdrawn = await _withdraw(store, pending, adapter)
+                    outcomes |= withdrawn
+                    pending.difference_update(withdrawn)
     except BaseException:
         if not run.name:
             await cancel_rollouts(store, pending)
         raise
     if pending:
-        queue = await store.query_rollouts(rollout_id_in=list(pending), status_in=["queuing"])
-        cancelled = await cancel_rollouts(store, pending)
+        outcomes |= await _withdraw(store, pending, adapter)
+        cancelled = await cancel_rollouts(store, pending.difference(outcomes))
         outcomes |= await _read(store, cancelled, adapter)
-        for rollout in queue:
-            if outcomes[rollout.rollout_id].rollout.status == "cancelled":
-                outcomes[rollout.rollout_id] = replace(outcomes[rollout.rollout_id], started=False)
         logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
     lost = Counter(one.infrastructure for one in outcomes.values() if one.infrastructure)
     for what, count in lost.items():
@@ -223,6 +223,18 @@ async def cancel_rollouts(store: LightningStore, rollout_ids: Iterable[str]) -> 
     return rollouts
 
 
+async def _withdraw(
+    store: LightningStore, rollout_ids: Iterable[str], adapter: Adapter[Any, Any] | None
+) -> dict[str, RolloutOutcome]:
+    """Cancel those of these rollouts that no runner has begun; return their outcomes by id."""
+    queue = await store.query_rollouts(rollout_id_in=list(rollout_ids), status_in=["queuing"])
+    cancelled = [
+        await store.update_rollout(rollout.rollout_id, status="cancelled") for rollout in queue
+    ]
+    outcomes = await _read(store, cancelled, adapter)
+    return {name: replace(one, started=False) for name, one in outcomes.items()}
+
+
 async def _read(
     store: LightningStore, rollouts: Sequence[Rollout], adapter: Adapter[Any, Any] | None
 ) -> dict[str, RolloutOutcome]:
@@ -233,12 +245,16 @@ async def _read(
     async def read(rollout: Rollout) -> None:
         async with limit:
             spans = (await store.query_spans(rollout.rollout_id, "latest")).items
-            failed = rollout.status == "failed"
-            attempt = await store.get_latest_attempt(rollout.rollout_id) if failed else None
+            ended_badly = rollout.status in ("failed", "cancelled")
+            attempt = await store.get_latest_attempt(rollout.rollout_id) if ended_badly else None
         adapted = adapter.adapt(spans) if adapter is not None and spans else None
-        what = failed_by(attempt) if attempt is not None else None
         outcomes[rollout.rollout_id] = RolloutOutcome(
-            rollout, find_final_reward(spans), spans, adapted, infrastructure=what
+            rollout,
+            find_final_reward(spans),
+            spans,
+            adapted,
+            started=rollout.status != "cancelled" or attempt is not None,
+            infrastructure=None if attempt is None else failed_by(attempt),
         )
 
     async with anyio.create_task_group() as group:

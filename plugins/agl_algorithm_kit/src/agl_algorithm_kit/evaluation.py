@@ -129,8 +129,8 @@ class _Pass(FastAlgorithm, Generic[Found]):
         )
         outcomes: list[list[RolloutOutcome]] = [[] for _ in snapshots]
         for (arm, _), outcome in zip(plan, batch, strict=True):
-            # What the end of the budget cancelled says nothing about the agent.
-            if not is_spent or outcome.rollout.status != "cancelled":
+            # What the end of the budget took out of the queue says nothing about the agent.
+            if outcome.started or not is_spent:
                 outcomes[arm].append(outcome)
         return [
             replace(batch, outcomes=found, resources_id=resources_id)
@@ -202,8 +202,8 @@ class Evaluation(_Pass[BatchOutcome]):
         mode: Mode of the rollouts.
         attempts: Rollouts of each task.
         timeout: Seconds for the whole dataset; rollouts that are still open then are cancelled.
-        is_enough: Called with new outcomes; once it returns True, the other rollouts are cancelled
-            and left out.
+        is_enough: Called with new outcomes; once it returns True, no further rollouts begin, and
+            those that did not begin are left out.
 
     Attributes:
         outcome: An outcome per rollout; None until the run is over.

@@ -72,9 +72,9 @@ if TYPE_CHECKING:
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help="Tokens after which the rollouts that have not ended are cancelled and left out.",
+    help="Tokens after which no further rollouts begin. The score is of those that began.",
 )
-@click.option("--max-cost", type=click.FloatRange(min=0), help="The same for the cost.")
+@click.option("--max-cost", type=click.FloatRange(min=0), help="The same for the cost; needs --price.")
 @click.option(
     "--price",
     nargs=2,

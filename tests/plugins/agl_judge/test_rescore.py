@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agl_algorithm_kit import keep_scores, kept_scores, read_batch
 from agl_cli_kit import main
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean
@@ -79,6 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scorers.py").write_text(
         "def good(task, spans):\n"
         "    return float(spans[0].attributes['agentlightning.reward.0.value'] >= 0.5)\n\n"
+        "def silent(task, spans):\n    return None\n\n"
         "async def infinite(task, spans):\n    return float('inf')\n"
     )
     (tmp_path / "train.toml").write_text(
@@ -109,16 +111,78 @@ async def test_scores_are_by_task_and_failures_count_as_the_lowest(tmp_path: Pat
     await store.close()
 
 
-def test_the_command_prints_writes_and_changes_nothing(folder, capsys):
-    options = ["--scorer", "scorers.py:good", "--output", "new.jsonl"]
+def test_the_command_prints_and_writes_a_file(folder, capsys):
+    options = ["--scorer", "scorers.py:good", "--output", "new.jsonl", "--dry-run"]
     assert main(["rescore", "train.toml", "night", *options, "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (said["rollouts"], said["without_score"]) == (40, 4)
     assert said["agreement"]["kappa"] == 1.0
     rows = [json.loads(line) for line in (folder / "new.jsonl").read_text().splitlines()]
     assert rows[1] == {**rows[1], "input": {"id": 0}, "reward": 0.5, "score": 1.0}
+    assert said["kept_as"] is None
     assert main(["rescore", "train.toml", "night", *options[:2]]) == 0
     assert "kappa 1.00" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_store_keeps_scores_and_scorers_are_compared(capsys):
+    scorers = [
+        "def strict(task, spans):",
+        "    return float(spans[0].attributes['agentlightning.reward.0.value'] == 1.0)",
+    ]
+    with Path("scorers.py").open("a") as file:
+        file.write("\n\n" + "\n".join(scorers) + "\n")
+    night = ["rescore", "train.toml", "night", "--json", "--scorer"]
+    assert main([*night, "scorers.py:good"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["agreement_with"] == {}
+    assert main([*night, "scorers.py:strict", "--name", "all-right"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    # Rewards are 0, 0.5, 1, 0, …; every tenth rollout failed, and is scored by neither.
+    both = [(i % 3 >= 1, i % 3 == 2) for i in range(40) if i % 10 != 9]
+    same = sum(good == strict for good, strict in both)
+    assert found["kept_as"] == "all-right"
+    assert found["agreement_with"]["good"]["n"] == len(both) == 36
+    assert found["agreement_with"]["good"]["accuracy"]["mean"] == same / 36
+    assert main([*night[:3], "--scorer", "scorers.py:strict", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "with good" in out
+    assert "with all-right" in out
+    assert "kept as" not in out
+
+    async def look() -> tuple[dict, object]:
+        store = sqlite.SqliteLightningStore("runs.db")
+        kept, latest = await kept_scores(store, "night"), await store.get_latest_resources()
+        rewards = [one.reward for one in await read_batch(store, "night")]
+        await store.close()
+        assert rewards[:3] == [0.0, 0.5, 1.0]  # the rollouts keep theirs
+        return kept, latest
+
+    kept, latest = asyncio.run(look())
+    assert set(kept) == {"good", "all-right"}
+    assert list(kept["good"].values())[:4] == [0.0, 1.0, 1.0, 0.0]
+    assert latest is None  # agents do not meet them
+
+
+@pytest.mark.usefixtures("folder")
+def test_kept_scores_are_compared_task_by_task(capsys):
+    async def day() -> None:
+        store = sqlite.SqliteLightningStore("runs.db")
+        night = await read_batch(store, "night")
+        scores = {one.rollout.rollout_id: 0.25 for one in night}
+        await keep_scores(store, "night", "flat", scores)
+        assert (await kept_scores(store, "nigh")) == {}
+        with pytest.raises(InvalidArgumentError, match="letters, digits"):
+            await keep_scores(store, "night", "a/b", {})
+        await store.close()
+
+    asyncio.run(day())
+    assert main(["compare", "train.toml", "night", "night", "--score", "flat", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    # Of each five tasks one has a failure, which counts as 0.
+    assert found["before"]["mean"] == pytest.approx((16 * 0.25 + 4 * 0.125) / 20)
+    assert found["tied"] == 20
+    assert main(["compare", "train.toml", "night", "night", "--score", "good"]) == 2
+    assert "keeps no scores 'good' of night; it has those of flat" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")
@@ -126,6 +190,7 @@ def test_mistakes_are_one_line(capsys):
     for run, scorer, text in (
         ("day", "scorers.py:good", "no finished rollouts of a run 'day'"),
         ("night", "scorers.py:nothing", "nothing"),
+        ("night", "scorers.py:silent", "scored none of the 40 rollouts"),
     ):
         assert main(["rescore", "train.toml", run, "--scorer", scorer]) != 0
         assert text in capsys.readouterr().err
@@ -152,7 +217,7 @@ async def test_ten_thousand_rollouts_take_seconds(tmp_path: Path):
     store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
     await fill(store, 10_000)
     began = time.monotonic()
-    result = await rescore(store, "night", even)
+    result = await rescore(store, "night", even, keep_as="even")
     took = time.monotonic() - began
     assert len(result.scores) == 10_000
     print(f"\n10,000 rollouts in {took:.1f} s")

@@ -266,7 +266,7 @@ async def test_the_segment_and_the_other_reward_of_a_guardrail_are_kept(store: L
     await begin(store, live_plan(max_episodes=2, guardrails=rails))
     for country in ("nl", "de"):
         one = await store.start_rollout({"country": country}, resources_id="live:booking")
-        ids = {"rollout_id": one.rollout_id, "attempt_id": one.attempt.attempt_id}
+        ids: dict[str, Any] = {"rollout_id": one.rollout_id, "attempt_id": one.attempt.attempt_id}
         attributes = {
             **REWARD,
             "agentlightning.reward.0.value": 0.5,

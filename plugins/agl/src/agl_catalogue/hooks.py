@@ -36,7 +36,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-metrics-prometheus": "metrics.prometheus app.prometheus command.prometheus",
     "agl-metrics-tensorboard": "metrics.tensorboard",
     "agl-metrics-wandb": "metrics.wandb",
-    "agl-promote": "command.promote",
+    "agl-promote": "command.promote interceptor.promote",
     "agl-proxy-direct": (
         "proxy.direct provider.anthropic provider.hosted_vllm provider.openai command.proxy"
     ),

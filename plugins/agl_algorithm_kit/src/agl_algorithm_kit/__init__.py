@@ -5,6 +5,7 @@ from agl_algorithm_kit.batch import cancel_rollouts, read_batch, run_batch, run_
 from agl_algorithm_kit.config import BaselineConfig
 from agl_algorithm_kit.evaluation import Comparison, Evaluation
 from agl_algorithm_kit.records import count_rollouts, stored_runs
+from agl_algorithm_kit.scores import keep_scores, kept_scores, with_scores
 from agl_algorithm_kit.stored_run import StoredRun
 
 __all__ = [
@@ -15,8 +16,11 @@ __all__ = [
     "StoredRun",
     "cancel_rollouts",
     "count_rollouts",
+    "keep_scores",
+    "kept_scores",
     "read_batch",
     "run_batch",
     "run_requests",
     "stored_runs",
+    "with_scores",
 ]

@@ -14,6 +14,7 @@ from agl_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from agl_judge.rescoring import Rescored
+    from agl_judge.scorer_agreement import Agreement
 
 
 _UNUSED = ("algorithm", "train_dataset", "val_dataset", "test_dataset", "hooks")
@@ -40,6 +41,12 @@ _UNUSED = ("algorithm", "train_dataset", "val_dataset", "test_dataset", "hooks")
     help="Scores from it on are good, for the agreement.",
 )
 @click.option(
+    "--name",
+    help="Name under which the store keeps the scores, in place of earlier ones of this name; by "
+    "default that of the function.",
+)
+@click.option("--dry-run", is_flag=True, help="Keep nothing in the store.")
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a line of JSON per rollout: its id, its reward, its new score.",
@@ -53,14 +60,17 @@ def rescore(
     run: str,
     reference: str,
     threshold: float,
+    name: str | None,
+    dry_run: bool,
     output: Path | None,
     as_json: bool,
     overrides: tuple[str, ...],
 ) -> None:
     """Apply another scorer to the rollouts of RUN in the store of FILE.
 
-    No agent runs, and the rollouts keep their rewards. Prints the new score, its difference from
-    the rewards, paired by task, and how far scorer and rewards agree.
+    No agent runs, and the rollouts keep their rewards: the scores are kept beside them, for agl
+    compare --score and for later scorers. Prints the new score, its difference from the rewards,
+    paired by task, and how far it agrees with the rewards and with earlier scorers.
     """
     from agl_judge.rescoring import rescore as score_again
     from agl_train import blame, import_reference, read_train_file
@@ -72,13 +82,14 @@ def rescore(
         scorer: Any = import_reference(reference, file.absolute().parent, path="--scorer")
         if not callable(scorer):
             raise ConfigError(f"{reference} is not a function", path="--scorer")
+        keep_as = None if dry_run else name or reference.rpartition(":")[2]
         score: Any = scorer
-        result = asyncio.run(score_again(store, run, score, threshold=threshold))
+        result = asyncio.run(score_again(store, run, score, threshold=threshold, keep_as=keep_as))
     finally:
         asyncio.run(store.close())
     if output is not None:
         output.write_text("".join(f"{json.dumps(row)}\n" for row in _rows(result)))
-    _print(result, as_json)
+    _print(result, keep_as, as_json)
 
 
 def _rows(result: Rescored) -> list[dict[str, Any]]:
@@ -93,8 +104,11 @@ def _rows(result: Rescored) -> list[dict[str, Any]]:
     ]
 
 
-def _print(result: Rescored, as_json: bool) -> None:
-    found, missing = result.agreement, sum(score is None for score in result.scores)
+def _print(result: Rescored, kept_as: str | None, as_json: bool) -> None:
+    missing = sum(score is None for score in result.scores)
+    own = result.agreement
+    # A scorer is compared with the others, and not with what it said before.
+    others = {name: found for name, found in result.others.items() if name != kept_as}
     if as_json:
         print_json(
             {
@@ -102,15 +116,9 @@ def _print(result: Rescored, as_json: bool) -> None:
                 "change": result.change._asdict(),
                 "rollouts": len(result.scores),
                 "without_score": missing,
-                "agreement": None
-                if found is None
-                else {
-                    "n": found.n,
-                    "accuracy": found.accuracy._asdict(),
-                    "kappa": found.kappa,
-                    "error": found.error,
-                    "ordered": found.ordered,
-                },
+                "agreement": None if own is None else _as_json(own),
+                "agreement_with": {name: _as_json(found) for name, found in others.items()},
+                "kept_as": kept_as,
             }
         )
         return
@@ -119,6 +127,18 @@ def _print(result: Rescored, as_json: bool) -> None:
         ["change", str(result.change)],
         ["rollouts", str(len(result.scores))],
         ["without a score", str(missing)],
-        ["agreement", "no rewards to compare with" if found is None else str(found)],
+        ["agreement", "no rewards to compare with" if own is None else str(own)],
+        *([f"  with {name}", str(found)] for name, found in others.items()),
+        *([] if kept_as is None else [["kept as", kept_as]]),
     ]
     print_table(["", ""], rows)
+
+
+def _as_json(found: Agreement) -> dict[str, Any]:
+    return {
+        "n": found.n,
+        "accuracy": found.accuracy._asdict(),
+        "kappa": found.kappa,
+        "error": found.error,
+        "ordered": found.ordered,
+    }

@@ -5,7 +5,7 @@
     async def exact(task, spans):              # or a plain function; None means "no score"
         return float(answer_of(spans) == task["answer"])
 
-    result = await rescore(store, "train-eval", exact)
+    result = await rescore(store, "train-eval", exact, keep_as="exact")
     print(result.score, result.change, result.agreement)
 """
 
@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import anyio
 
-from agl_algorithm_kit import read_batch
+from agl_algorithm_kit import keep_scores, kept_scores, read_batch, with_scores
 from agl_core.algorithm import BatchOutcome, RolloutOutcome, show_progress
 from agl_core.errors import InvalidArgumentError
-from agl_core.statistics import Estimate, Gain, estimate_gain, estimate_mean, means_by_task
+from agl_core.statistics import Estimate, Gain
 from agl_core.store import LightningStore
 from agl_core.types import Span
 from agl_judge.scorer_agreement import Agreement, agreement
@@ -46,6 +46,7 @@ class Rescored:
         change: Mean of new minus own, paired by task.
         agreement: Agreement of the new scores with the rollouts' own rewards, where both are; None
             if there are none.
+        others: The same with the scores of other scorers that the store keeps, by scorer.
     """
 
     outcomes: BatchOutcome
@@ -53,6 +54,7 @@ class Rescored:
     score: Estimate
     change: Gain
     agreement: Agreement | None
+    others: Mapping[str, Agreement]
 
 
 async def rescore(
@@ -62,10 +64,11 @@ async def rescore(
     *,
     threshold: float = 0.5,
     concurrent: int = 16,
+    keep_as: str | None = None,
 ) -> Rescored:
     """Score the finished rollouts of a run again.
 
-    Nothing is written: the rollouts keep their rewards.
+    The rollouts keep their rewards.
 
     Args:
         store: The store.
@@ -73,9 +76,12 @@ async def rescore(
         scorer: The scorer. An async one is called for several rollouts at a time.
         threshold: Scores and rewards from it on count as good, for the agreement.
         concurrent: Calls of an async scorer at a time.
+        keep_as: Name under which the store keeps the scores, in place of earlier ones of this name;
+            None keeps nothing.
 
     Raises:
-        InvalidArgumentError: The run has no finished rollouts, or a score is not a finite number.
+        InvalidArgumentError: The run has no finished rollouts, none could be scored, or a score is
+            not a finite number.
     """
     outcomes = await read_batch(store, run)
     if not len(outcomes):
@@ -102,7 +108,12 @@ async def rescore(
                     group.start_soon(score, index, outcome)
                 else:
                     await score(index, outcome)
-    return _summary(outcomes, scores, threshold)
+    others = await kept_scores(store, run)
+    result = _summary(outcomes, scores, others, threshold)
+    if keep_as is not None:
+        ids = (one.rollout.rollout_id for one in outcomes)
+        await keep_scores(store, run, keep_as, dict(zip(ids, scores, strict=True)))
+    return result
 
 
 async def _checked(scorer: Scorer, outcome: RolloutOutcome) -> float | None:
@@ -114,28 +125,33 @@ async def _checked(scorer: Scorer, outcome: RolloutOutcome) -> float | None:
     return None if found is None else float(found)
 
 
-def _summary(outcomes: BatchOutcome, scores: Sequence[float | None], threshold: float) -> Rescored:
-    rewards = [one.reward if one.rollout.status == "succeeded" else None for one in outcomes]
-    known = [value for value in (*scores, *rewards) if value is not None]
-    lowest = min([0.0, *known])
+def _summary(
+    outcomes: BatchOutcome,
+    scores: Sequence[float | None],
+    others: Mapping[str, Mapping[str, float | None]],
+    threshold: float,
+) -> Rescored:
+    ids = [one.rollout.rollout_id for one in outcomes]
+    new = with_scores(outcomes, dict(zip(ids, scores, strict=True)))
+    if not any(score is not None for score in scores):
+        raise InvalidArgumentError(f"the scorer scored none of the {len(scores)} rollouts")
 
-    def by_task(values: Sequence[float | None]) -> list[float]:
-        counted = (lowest if value is None else value for value in values)
-        digests = (outcome.digest for outcome in outcomes)
-        return list(means_by_task(zip(digests, counted, strict=True)).values())
+    def agree(labels: Sequence[float | None]) -> Agreement | None:
+        both = [
+            (score, label)
+            for score, label in zip(scores, labels, strict=True)
+            if score is not None and label is not None
+        ]
+        if not both:
+            return None
+        return agreement([score for score, _ in both], [label for _, label in both], threshold)
 
-    both = [
-        (score, reward)
-        for score, reward in zip(scores, rewards, strict=True)
-        if score is not None and reward is not None
-    ]
-    new = by_task(scores)
+    by_scorer = {name: agree([kept.get(one) for one in ids]) for name, kept in others.items()}
     return Rescored(
         outcomes,
         scores,
-        estimate_mean(new),
-        estimate_gain(by_task(rewards), new),
-        agreement([score for score, _ in both], [reward for _, reward in both], threshold)
-        if both
-        else None,
+        new.score(),
+        new.gain_over(outcomes),
+        agree([one.earned for one in outcomes]),
+        {name: found for name, found in by_scorer.items() if found is not None},
     )

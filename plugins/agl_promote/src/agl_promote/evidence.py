@@ -180,7 +180,9 @@ class Evidence(Generic[P]):
             at_least = self.at_least()
         if self._crossed:
             at_least = max(at_least, plan.min_gain)
-        rails = {} if is_open else {k: self._bound_of(it) for k, it in sorted(self._guarded.items())}
+        rails = (
+            {} if is_open else {k: self._bound_of(it) for k, it in sorted(self._guarded.items())}
+        )
         gain = self._total / count * plan.unit if count else 0.0
         return Decision(kind, at_least, gain, count, rails, why)
 

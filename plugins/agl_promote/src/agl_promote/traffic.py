@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
 _OVERLAP: Final = 200
-"""Rollouts that are read again: on a shared database one may appear before others that were read."""
+"""Rollouts that are read again: on a shared database one may appear before those that were read."""
 
 
 class LiveTrial:

@@ -53,9 +53,7 @@ class Trial(NamedTuple):
             return None
         return cls(**checkpoint.state[_TRIAL])
 
-    def enrol(
-        self, metadata: Mapping[str, Any] | None, unique: str
-    ) -> tuple[str, dict[str, Any]]:
+    def enrol(self, metadata: Mapping[str, Any] | None, unique: str) -> tuple[str, dict[str, Any]]:
         """Return the snapshot of a new rollout, and its metadata.
 
         Args:
@@ -99,9 +97,7 @@ class LiveAssignment(Interceptor):
             trial = await _trial_of(request.mode, request.resources_id, known, next)
             if trial is not None:
                 snapshot, labels = trial.enrol(request.metadata, _unique(place))
-                request = request.model_copy(
-                    update={"resources_id": snapshot, "metadata": labels}
-                )
+                request = request.model_copy(update={"resources_id": snapshot, "metadata": labels})
             requests.append(request)
         return await next(call.replace(rollouts=requests) if any(known.values()) else call)
 

@@ -34,6 +34,11 @@ _WIDTH = 100  # characters of a task
     metavar="LOW HIGH",
     help="Lowest and highest possible reward; by default 0 and 1, or wider if rewards are.",
 )
+@click.option(
+    "--score",
+    "scorer",
+    help="Compare the scores that agl rescore kept under this name, not rewards.",
+)
 @click.option("--tasks", "show_tasks", is_flag=True, help="List the tasks that were won and lost.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 @click.option(
@@ -44,6 +49,7 @@ def compare(
     before: str,
     after: str,
     reward_range: tuple[float, float] | None,
+    scorer: str | None,
     show_tasks: bool,
     as_json: bool,
     overrides: tuple[str, ...],
@@ -60,7 +66,7 @@ def compare(
         plan = read_train_file(file, overrides, without=_UNUSED)
         store = plan.build_trainer(with_algorithm=False).store
     try:
-        outcome = ComparisonOutcome(*asyncio.run(_read(store, before, after)))
+        outcome = ComparisonOutcome(*asyncio.run(_read(store, scorer, before, after)))
     finally:
         asyncio.run(store.close())
     pairs = outcome.pairs(reward_range=reward_range)
@@ -85,13 +91,25 @@ def compare(
                 click.echo(f"and {len(tasks) - _SHOWN} more {title}")
 
 
-async def _read(store: LightningStore, *names: str) -> list[BatchOutcome]:
-    from agl_algorithm_kit import read_batch
+async def _read(store: LightningStore, scorer: str | None, *names: str) -> list[BatchOutcome]:
+    from agl_algorithm_kit import kept_scores, read_batch, with_scores
 
-    found = [await read_batch(store, name) for name in names]
-    for name, batch in zip(names, found, strict=True):
+    found: list[BatchOutcome] = []
+    for name in names:
+        batch = await read_batch(store, name)
         if not len(batch):
             raise ConfigError(f"the store has no finished rollouts of a run {name!r}")
+        if scorer is not None:
+            kept = await kept_scores(store, name)
+            if scorer not in kept:
+                known = f"it has those of {', '.join(kept)}" if kept else "it has none"
+                raise ConfigError(
+                    f"the store keeps no scores {scorer!r} of {name}; {known}; agl rescore makes "
+                    "them",
+                    path="--score",
+                )
+            batch = with_scores(batch, kept[scorer])
+        found.append(batch)
     return found
 
 

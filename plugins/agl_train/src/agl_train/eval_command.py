@@ -74,7 +74,9 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Tokens after which no further rollouts begin. The score is of those that began.",
 )
-@click.option("--max-cost", type=click.FloatRange(min=0), help="The same for the cost; needs --price.")
+@click.option(
+    "--max-cost", type=click.FloatRange(min=0), help="The same for the cost; needs --price."
+)
 @click.option(
     "--price",
     nargs=2,

@@ -1,0 +1,68 @@
+"""Scores by other scorers, kept in the store beside the rollouts of a run.
+
+A rollout keeps the reward that it got: what a judge says later is a checkpoint of its own,
+``scores:<run>/<scorer>``, which agents never receive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from agl_core.algorithm import BatchOutcome
+from agl_core.errors import InvalidArgumentError
+from agl_core.types import Checkpoint
+
+if TYPE_CHECKING:
+    from agl_core.store import LightningStore
+
+__all__ = ["keep_scores", "kept_scores", "with_scores"]
+
+_PREFIX: Final = "scores:"
+_KEY: Final = "scores"
+_NAME: Final = re.compile(r"[\w.-]{1,100}")
+
+
+async def keep_scores(
+    store: LightningStore, run: str, scorer: str, scores: Mapping[str, float | None]
+) -> None:
+    """Keep the scores of a run's rollouts; those that the scorer gave before are replaced.
+
+    Args:
+        store: The store.
+        run: Name of the run.
+        scorer: Name of the scorer: letters, digits, ``_``, ``-`` and ``.``.
+        scores: By rollout id; None for a rollout that could not be scored.
+
+    Raises:
+        InvalidArgumentError: The scorer's name has other characters.
+    """
+    if not _NAME.fullmatch(scorer):
+        raise InvalidArgumentError(
+            f"a scorer's name is made of letters, digits, '_', '-' and '.', not {scorer!r}"
+        )
+    checkpoint = Checkpoint(state=dict(scores))
+    await store.update_resources(f"{_PREFIX}{run}/{scorer}", {_KEY: checkpoint})
+
+
+async def kept_scores(store: LightningStore, run: str) -> dict[str, dict[str, float | None]]:
+    """Return the scores that are kept of a run: by scorer, then by rollout id."""
+    prefix = f"{_PREFIX}{run}/"
+    page = await store.query_resources(resources_id_contains=prefix)
+    return {
+        snapshot.resources_id.removeprefix(prefix): checkpoint.state
+        for snapshot in page
+        if snapshot.resources_id.startswith(prefix)
+        and isinstance(checkpoint := snapshot.resources.get(_KEY), Checkpoint)
+    }
+
+
+def with_scores(batch: BatchOutcome, scores: Mapping[str, float | None]) -> BatchOutcome:
+    """Return a batch whose rollouts have these scores, by rollout id, in place of their rewards.
+
+    A rollout without a score has no reward. The range of the rewards does not hold for the scores.
+    """
+    rated = [replace(one, reward=scores.get(one.rollout.rollout_id)) for one in batch]
+    return BatchOutcome(rated, batch.resources_id)

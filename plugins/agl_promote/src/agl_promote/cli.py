@@ -71,8 +71,13 @@ def run(
         tasks = load_dataset(source or promotion.plan.source, Path.cwd(), path="--tasks")
         experiment = Experiment(promotion)
         trainer.algorithm, trainer.run = experiment, run_name(promotion.plan)
-        with stopped_by_signals():
-            trainer.fit(train_plan.agent, tasks)
+        # Before the runners start: those of a second process would take rollouts of the first.
+        asyncio.run(promotion.acquire())
+        try:
+            with stopped_by_signals():
+                trainer.fit(train_plan.agent, tasks)
+        finally:
+            asyncio.run(promotion.release())
         promotion = asyncio.run(Promotion.open(trainer.store, name))
         shown = asyncio.run(_facts(trainer.store, promotion))
     _print_facts(shown, as_json)

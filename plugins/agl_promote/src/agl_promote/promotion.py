@@ -145,12 +145,14 @@ class Promotion(Generic[P]):
                 await self.release()
 
     async def acquire(self) -> None:
-        """Take the promotion for this process.
+        """Take the promotion for this process, or keep it.
 
         Raises:
             ConfigError: Another process works on it.
         """
-        if self._state["until"] > time.time() and not _is_dead(self._state["owner"]):
+        owner = self._state["owner"]
+        is_free = owner == self._owner or _is_dead(owner) or self._state["until"] <= time.time()
+        if not is_free:
             left = self._state["until"] - time.time()
             raise ConfigError(
                 f"another process works on the promotion {self.plan.name!r}; if it was killed, try "

@@ -45,7 +45,7 @@ trainer = { n_runners = 2 }
 FORKS = """
 # Forks a process for each command, after the imports that take most of the time.
 import os, sys
-import agl_promote.cli, agl_promote.experiment, agl_runner, agl_store_sqlite, agl_train.train_command
+import agl_promote.cli, agl_promote.experiment, agl_runner, agl_store_sqlite
 from agl_core.cli import main
 
 for line in sys.stdin:

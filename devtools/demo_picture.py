@@ -56,7 +56,7 @@ def draw(result: Mapping[str, Any], rounds: Sequence[Score], cores: int | None) 
     simulated = "a simulated model" if result["simulated"] else result["model"]
     seed, winner = (
         Score(*(result[key][part] for part in Score._fields))
-        for key in ("seed_score", "winner_score")
+        for key in ("seed_score", "found_score")
     )
     title = (
         f"An agent that books rooms, {simulated}: {result['rollouts']} rollouts"
@@ -69,7 +69,7 @@ def draw(result: Mapping[str, Any], rounds: Sequence[Score], cores: int | None) 
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
         _text(24, 32, title, "title"),
         _text(LEFT, 60, "best prompt so far, validation tasks, by round"),
-        _text(BARS[0] - 10, 60, f"held-out tasks (n={result['winner_score']['n']})"),
+        _text(BARS[0] - 10, 60, f"held-out tasks (n={result['found_score']['n']})"),
         *_grid(len(rounds)),
         *_curve(rounds),
         *_bar(BARS[0], seed, "seed prompt", "seed"),

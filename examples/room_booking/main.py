@@ -104,7 +104,7 @@ class Demo:
         return f"{stem}-{len(runs) + 1}" if runs else stem
 
     def run(self, name: str) -> Result:
-        """Search, then measure the seed prompt and the winner on the held-out tasks.
+        """Search, then measure the seed prompt and the found one on the held-out tasks.
 
         Raises:
             KeyboardInterrupt: Ctrl+C was pressed.
@@ -157,25 +157,25 @@ class Demo:
         if trainer.interrupted:
             raise KeyboardInterrupt
 
-        # The winner is the latest prompt in the store, which a deployment would read.
+        # A search leaves what it found as the latest resources of the store.
         latest = asyncio.run(self._store.get_latest_resources())
         assert latest is not None
         held_out = tasks.test
-        say("the seed prompt and the winner on the held-out tasks")
+        say("the seed prompt and the found one on the held-out tasks")
         seed = {**seed_resources(), "llm": proxy.as_resource()}
-        winner = {**latest.resources, "llm": proxy.as_resource()}
-        tested = trainer.compare(book_room, held_out, before=seed, after=winner)
+        found = {**latest.resources, "llm": proxy.as_resource()}
+        tested = trainer.compare(book_room, held_out, before=seed, after=found)
         return Result(
             model=model_name(),
             simulated=is_simulated(),
             run=name,
             store=str(self._options.store),
             history=state.history,
-            winner=state.candidate(state.best),
+            found=state.candidate(state.best),
             excess=state.excess(),
             resources_id=latest.resources_id,
             seed_score=tested.before.score(),
-            winner_score=tested.after.score(),
+            found_score=tested.after.score(),
             gain=tested.gain(),
             rollouts=state.spent.rollouts,
             calls=state.spent.calls,

@@ -33,11 +33,11 @@ class Result:
         run: Name of the run.
         store: File of the store.
         history: Every prompt proposed, in order; most were measured on the validation tasks.
-        winner: The chosen prompt.
+        found: The prompt that validation chose.
         excess: By how much its validation score is too high, about.
-        resources_id: Id of the winner's resources in the store.
+        resources_id: Id of its resources in the store.
         seed_score: Score of the seed prompt on the held-out tasks.
-        winner_score: Score of the winner on the same tasks.
+        found_score: Score of the found prompt on the same tasks.
         gain: Mean difference of the two scores, task by task.
         rollouts: Number of rollouts of the search.
         calls: Number of calls of critic and editor.
@@ -49,15 +49,26 @@ class Result:
     run: str
     store: str
     history: Sequence[Candidate]
-    winner: Candidate
+    found: Candidate
     excess: float
     resources_id: str
     seed_score: Estimate
-    winner_score: Estimate
+    found_score: Estimate
     gain: Gain
     rollouts: int
     calls: int
     seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """What the held-out tasks say about the found prompt."""
+        version, gain = self.found.version, self.gain
+        if gain.is_shown:
+            return f"{version} is better than the seed: the whole interval of the gain is above 0."
+        return (
+            f"Not shown: the gain may be as low as {gain.low:+.3f}, so these {gain.n} tasks are no "
+            f"reason to replace the seed by {version}."
+        )
 
 
 def say(line: str) -> None:
@@ -78,13 +89,13 @@ def show_search() -> None:
 
 
 def print_result(result: Result) -> None:
-    """Print the tables and the winner."""
+    """Print the tables, the found prompt, and what the held-out tasks say about it."""
     console = Console(highlight=False)
     mark = "SIMULATED " if result.simulated else ""
 
     texts = {candidate.version: candidate.prompt for candidate in result.history}
     measured = [(one, score) for one in result.history if (score := one.score())]
-    tasks = len(result.winner.rewards)
+    tasks = len(result.found.rewards)
     whole = [pair for pair in measured if pair[1].n == tasks]
     title = f"Prompts measured on all {tasks} validation tasks, best first"
     prompts = Table(title=title, expand=True)
@@ -98,7 +109,7 @@ def print_result(result: Result) -> None:
             parent or "",
             *_cells(score),
             _added(texts[parent], candidate.prompt) if parent else "(the seed)",
-            style="bold" if candidate is result.winner else None,
+            style="bold" if candidate is result.found else None,
         )
     console.print(prompts)
     part, rejected = len(measured) - len(whole), len(result.history) - len(measured)
@@ -106,12 +117,13 @@ def print_result(result: Result) -> None:
         f"{part} more were measured on a part of the tasks, {rejected} rejected before that"
     )
     console.print(
-        f"The winner's score is too high by about {result.excess:.2f}: it is the best of "
-        f"{len(measured)} on these tasks."
+        f"The score of {result.found.version} is too high by about {result.excess:.2f}: it is the "
+        f"best of {len(measured)} on these tasks."
     )
 
-    console.print(f"\nThe winner, in {result.store} as {result.resources_id}:", style="bold")
-    console.print(result.winner.prompt + "\n", markup=False, soft_wrap=True)
+    where = f"in {result.store} as {result.resources_id}"
+    console.print(f"\n{result.found.version}, {where}:", style="bold")
+    console.print(result.found.prompt + "\n", markup=False, soft_wrap=True)
 
     console.print(
         f"{result.rollouts} rollouts and {result.calls} calls of critic and editor, "
@@ -122,14 +134,16 @@ def print_result(result: Result) -> None:
     for heading in ("prompt", "score", "95 % interval", "n"):
         held_out.add_column(heading, no_wrap=True)
     held_out.add_row("seed", *_cells(result.seed_score))
-    held_out.add_row(f"winner {result.winner.version}", *_cells(result.winner_score), style="bold")
+    held_out.add_row(f"found {result.found.version}", *_cells(result.found_score))
     held_out.add_row("gain", *_cells(result.gain))
     console.print(held_out)
+    console.print(result.verdict, style="bold")
 
 
 def print_json(result: Result) -> None:
     """Print one JSON object."""
-    print(json.dumps({"status": "succeeded", **_plain(result)}))
+    shown = {"gain_is_shown": result.gain.is_shown, "verdict": result.verdict}
+    print(json.dumps({"status": "succeeded", **_plain(result), **shown}))
 
 
 def print_interrupted(history: Sequence[Candidate], resume: str, as_json: bool) -> None:

@@ -29,9 +29,11 @@ def test_the_demo_ends_with_one_json_object_and_a_store_of_exact_calls(run, tmp_
     result = json.loads(out)
     assert result["status"] == "succeeded"
     assert result["simulated"] is True
-    assert result["winner"] in result["history"]
-    assert result["seed_score"]["n"] == result["winner_score"]["n"] == 120
+    assert result["found"] in result["history"]
+    assert result["seed_score"]["n"] == result["found_score"]["n"] == 120
     assert result["gain"]["low"] > 0.2
+    assert result["gain_is_shown"] is True
+    assert "is better than the seed: the whole interval of the gain is above 0" in result["verdict"]
     assert result["rollouts"] <= 300
     assert "a SIMULATED model answers" in err
     calls = asyncio.run(recorded(tmp_path / result["store"]))
@@ -66,10 +68,47 @@ def test_the_demo_prints_its_tables(run):
     assert 0 < err.index(cost) < err.index("80 training"), "before the run"
     assert "95 % interval" in out
     assert "Held-out tasks, SIMULATED model" in out
-    assert "winner" in out
+    assert "Not shown: the gain may be as low as -" in out  # 12 tasks say little
     assert "\nstart: best v0 " in err
     assert "\nround 1: best v" in err
     assert "stopping: 80 more rollouts may exceed max_rollouts = 150" in err
+
+
+EQUAL_PROMPTS = f"""
+import sys
+sys.path.insert(0, {str(EXAMPLE)!r})
+from simulated_model import __main__ as server, booker
+from simulated_model.rules import RULES
+booker.followed = lambda instructions: [rule.name for rule in RULES]
+sys.argv[1:] = ["--slip", "0.15", "--until-stdin-closes"]
+server.main()
+"""
+
+
+def test_the_demo_announces_nothing_where_all_prompts_are_equal(run):
+    """The model follows all rules whatever the prompt says, and forgets one now and then."""
+    with subprocess.Popen(
+        [sys.executable, "-c", EQUAL_PROMPTS], stdin=-1, stdout=-1, stderr=-3, text=True
+    ) as model:
+        assert model.stdin is not None
+        assert model.stdout is not None
+        url = model.stdout.readline().strip()
+        endpoint = {
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": "-",
+            "OPENAI_MODEL": "simulated-room-booker",
+        }
+        script = (
+            f"import os, runpy, sys; os.environ |= {endpoint}; sys.path.insert(0, {str(EXAMPLE)!r})"
+            f"; runpy.run_path({MAIN!r}, run_name='__main__')"
+        )
+        code, out, err = run("-c", script, "--rollouts", "300", "--held-out", "60")
+        model.stdin.close()
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "is too high by about" in said
+    assert "Not shown: the gain may be as low as -" in said
+    assert "is better than the seed" not in said
 
 
 @pytest.mark.timeout(300)
@@ -106,7 +145,7 @@ def test_ctrl_c_leaves_nothing_running_and_resume_ends_as_if_undisturbed(start, 
     code, out, err = run(MAIN, *options, "--store", "other.db")
     assert code == 0, err
     undisturbed = json.loads(out)
-    for field in ("history", "winner", "seed_score", "winner_score", "rollouts"):
+    for field in ("history", "found", "seed_score", "found_score", "rollouts"):
         assert resumed[field] == undisturbed[field], field
 
 
@@ -128,5 +167,5 @@ def test_the_demo_improves_the_score_with_any_seed(run, seed: int):
     code, out, err = run(MAIN, "--json", "--seed", str(seed))
     assert code == 0, err
     result = json.loads(out)
-    assert result["winner_score"]["low"] > 0.8
+    assert result["found_score"]["low"] > 0.8
     assert result["gain"]["low"] > 0.5

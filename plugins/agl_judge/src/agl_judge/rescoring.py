@@ -138,13 +138,14 @@ def _summary(
 
     def agree(labels: Sequence[float | None]) -> Agreement | None:
         both = [
-            (score, label)
-            for score, label in zip(scores, labels, strict=True)
+            (outcome.digest, score, label)
+            for outcome, score, label in zip(outcomes, scores, labels, strict=True)
             if score is not None and label is not None
         ]
         if not both:
             return None
-        return agreement([score for score, _ in both], [label for _, label in both], threshold)
+        tasks, own, given = zip(*both, strict=True)
+        return agreement(own, given, threshold, tasks=tasks)
 
     by_scorer = {name: agree([kept.get(one) for one in ids]) for name, kept in others.items()}
     return Rescored(

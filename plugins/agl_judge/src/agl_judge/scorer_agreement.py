@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.statistics import Estimate, estimate_mean
+from agl_core.statistics import Estimate, estimate_mean, means_by_task
 
 __all__ = ["Agreement", "agreement"]
 
@@ -22,7 +22,8 @@ class Agreement:
     Attributes:
         n: Number of pairs of a score and a label.
         missing: Number of labels without a score.
-        accuracy: Share of pairs on the same side of the threshold, with its interval.
+        accuracy: Share of pairs on the same side of the threshold, with its interval. Its unit is
+            the task: several rollouts of one are one value, their mean.
         kappa: Cohen's kappa of the two sides: 1 is full agreement, 0 is chance level; None if all
             scores and labels are on one side.
         error: Mean absolute difference.
@@ -48,7 +49,11 @@ class Agreement:
 
 
 def agreement(
-    scores: Sequence[float | None], labels: Sequence[float], threshold: float = 0.5
+    scores: Sequence[float | None],
+    labels: Sequence[float],
+    threshold: float = 0.5,
+    *,
+    tasks: Sequence[Hashable] | None = None,
 ) -> Agreement:
     """Compare scores with labels, item by item.
 
@@ -56,24 +61,28 @@ def agreement(
         scores: The judge's scores; None where it gave none.
         labels: The correct values.
         threshold: Scores and labels at or above it count as good.
+        tasks: The task of each item; None if each is of a task of its own.
 
     Raises:
-        InvalidArgumentError: The numbers of scores and labels differ, or there is no score at all.
+        InvalidArgumentError: The numbers of scores, labels and tasks differ, or there is no score
+            at all.
     """
-    if len(scores) != len(labels):
-        raise InvalidArgumentError(f"{len(scores)} scores for {len(labels)} labels")
-    pairs = [
-        (score, label) for score, label in zip(scores, labels, strict=True) if score is not None
-    ]
-    if not pairs:
+    tasks = range(len(scores)) if tasks is None else tasks
+    if not len(scores) == len(labels) == len(tasks):
+        counts = f"{len(scores)} scores for {len(labels)} labels of {len(tasks)} items"
+        raise InvalidArgumentError(counts)
+    known = [item for item in zip(tasks, scores, labels, strict=True) if item[1] is not None]
+    if not known:
         raise InvalidArgumentError("there is no score to compare")
+    pairs = [(score, label) for _, score, label in known if score is not None]
     sides = [(score >= threshold, label >= threshold) for score, label in pairs]
-    accuracy = estimate_mean([float(score == label) for score, label in sides])
+    same = [float(score == label) for score, label in sides]
+    by_task = means_by_task(zip((task for task, *_ in known), same, strict=True))
     return Agreement(
         n=len(pairs),
         missing=len(scores) - len(pairs),
-        accuracy=accuracy,
-        kappa=_kappa(sides, accuracy.mean),
+        accuracy=estimate_mean(list(by_task.values())),
+        kappa=_kappa(sides, fmean(same)),
         error=fmean(abs(score - label) for score, label in pairs),
         ordered=_ordered(pairs),
     )

@@ -292,6 +292,33 @@ async def test_a_reward_outside_the_range_is_an_error(store: LightningStore):
             await serve(store)
 
 
+async def test_a_trial_goes_on_when_old_rollouts_are_dropped(tmp_path):
+    sqlite = pytest.importorskip("agl_store_sqlite")
+    bare = await with_prompts(sqlite.SqliteLightningStore(tmp_path / "runs.db"))
+    store = intercept(bare, LiveAssignment())
+    await begin(store, live_plan(max_episodes=60))
+
+    async def send(numbers: range) -> None:
+        for number in numbers:
+            await store.enqueue_rollout({"id": number}, resources_id="live:booking")
+        while (await store.query_rollouts(status_in=["queuing", "preparing"], limit=0)).total:
+            await asyncio.sleep(LOOK)
+
+    async def counted() -> int:
+        return (await Promotion.open(store, "booking")).pairs
+
+    async with runner(store, equal):
+        serving = asyncio.create_task(serve(store))
+        await send(range(40))
+        while await counted() < 40:
+            await asyncio.sleep(LOOK)
+        assert await bare.vacuum(keep_last=1) == 39  # pyright: ignore
+        await send(range(40, 60))
+        promotion = await serving
+    assert promotion.pairs == 60
+    await store.close()
+
+
 async def test_traffic_that_passes_the_trial_by_is_named(store: LightningStore, caplog):
     await begin(store, live_plan(max_episodes=1))
     bare = store.store  # pyright: ignore  # as a program that opens the database itself

@@ -204,6 +204,8 @@ class _Queue:
     def __init__(self, store: LightningStore, trial: Trial, first: int, counted: set[str]) -> None:
         self._store, self._trial = store, trial
         self._first = self._next = first
+        self._last: str | None = None
+        """The rollout that was read last."""
         self._counted = counted
         self._known: dict[str, str] = {}
         """Rollout by episode."""
@@ -223,13 +225,23 @@ class _Queue:
 
     async def look(self) -> None:
         """Find new episodes."""
-        offset, total = max(self._first, self._next - _OVERLAP), None
-        while total is None or offset < total:
+        if not await self._read(max(self._first, self._next - _OVERLAP)):
+            self._first = 0  # rollouts were dropped from the store: offsets mean others now
+            await self._read(0)
+
+    async def _read(self, offset: int) -> bool:
+        """Take the rollouts from an offset on; return whether the last one of before is there."""
+        before, is_there = self._last, self._last is None
+        total = offset + 1
+        while offset < total:
             page = await self._store.query_rollouts(limit=_PAGE, offset=offset)
             for rollout in page:
+                is_there = is_there or rollout.rollout_id == before
+                self._last = rollout.rollout_id
                 self._take(rollout)
             offset, total = offset + len(page), page.total if len(page) else offset
         self._next = offset
+        return is_there
 
     def _take(self, rollout: Rollout) -> None:
         episode = self._trial.episode_of(rollout)

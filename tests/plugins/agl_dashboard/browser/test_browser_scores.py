@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from agl_core.statistics import estimate_gain
 from agl_core.store import LightningStore
 from agl_core.types import Checkpoint, PromptTemplate, RolloutMode, Span
 from agl_store_memory import InMemoryLightningStore
@@ -153,12 +154,21 @@ def test_the_training_page_tells_the_gain_of_the_prompt_that_the_run_chose(
     settled(page, "Did it get better?")
     gain = page.get_by_role("region", name="Did it get better?")
     expect(gain.get_by_role("columnheader")).to_have_text(
-        ["Reward, 95 % interval", "First prompt, night/v0", "Chosen prompt, night/v2"]
+        [
+            "Reward, 95 % interval",
+            "First prompt, night/v0",
+            "Chosen prompt, night/v2",
+            "Gain, on the same tasks",
+        ]
     )
     # The evaluation published the same texts again; modes are never pooled.
     test, val = gain.get_by_role("row").nth(1), gain.get_by_role("row").nth(2)
     expect(test).to_contain_text(re.compile(r"test tasks.*0\.125.*0\.625"))
     expect(val).to_contain_text(re.compile(r"validation tasks.*0\.250.*0\.750"))
+    paired = estimate_gain([0.25] * 4, [0.75] * 4)
+    ends = f"[−{-paired.low:.3f}, +{paired.high:.3f}]"
+    expect(val).to_contain_text(f"+0.500 {ends} 4 tasks, not shown")  # four tasks say little
+    expect(test).to_contain_text(re.compile(r"\+0\.500 .* 3 tasks, not shown"))
     changed = page.get_by_role("region", name="What changed")
     expect(changed.locator("ins").first).to_contain_text("Think")
     chosen = page.get_by_role("list", name="Prompt versions").get_by_role("button", pressed=True)

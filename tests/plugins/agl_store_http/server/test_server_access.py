@@ -35,6 +35,7 @@ ALLOWED = {
     "GET /v1/agl/rollouts/{rollout_id}/calls": {"algorithm", "read"},
     "GET /v1/agl/training": {"algorithm", "read"},
     "GET /v1/agl/training/groups": {"algorithm", "read"},
+    "GET /v1/agl/training/gain": {"algorithm", "read"},
     "GET /v1/agl/training/costs": {"algorithm", "read"},
     "POST /v1/agl/rollouts": {"algorithm", "runner"},
     "GET /v1/agl/rollouts": {"algorithm", "read"},

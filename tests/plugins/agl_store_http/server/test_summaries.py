@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.statistics import estimate_mean
+from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.types import Span
 from agl_store_memory import InMemoryLightningStore
 
@@ -310,6 +310,27 @@ async def test_a_snapshot_has_a_score_per_mode_over_all_batches(served):
     assert val["resources_id"] == resources_id
 
 
+async def test_the_gain_of_a_snapshot_is_paired_by_task(served):
+    old, new = [(await served.store.add_resources({})).resources_id for _ in range(2)]
+    for task, before, after in ((1, 0.0, 1.0), (2, 0.5, 0.5), (3, 1.0, None)):
+        for resources_id, value in ((old, before), (new, after)):
+            said = [] if value is None else [reward(value)]
+            status = "succeeded" if said else "failed"  # a failure counts as the lowest reward
+            labels = {"mode": "test", "resources_id": resources_id, "status": status}
+            await finish(served, *said, task=task, **labels)
+    await finish(served, reward(1.0), task="only here", mode="test", resources_id=new)
+    await finish(served, reward(1.0), task=1, mode="val", resources_id=new)
+    wanted = f"/training/gain?before={old}&after={new}"
+    found = (await served.get(f"{wanted}&mode=test")).json
+    gain = estimate_gain([0.0, 0.5, 1.0], [1.0, 0.5, 0.0])
+    assert found.pop("tasks") == 3
+    assert tuple(found.values()) == pytest.approx(gain[:3])
+    nothing = {"tasks": 0, "gain_mean": None, "gain_low": None, "gain_high": None}
+    for path in (f"{wanted}&mode=val", wanted, "/training/gain?before=a&after=b&mode=test"):
+        assert (await served.get(path)).json == nothing
+    assert (await served.get(f"{wanted}&mode=other")).status == 422
+
+
 async def test_training_goes_on_where_it_stopped(served):
     await finish(served, reward(1.0), run="r", batch="a")
     await served.store.enqueue_rollout("task", metadata={"run": "r", "batch": "b"})
@@ -332,7 +353,7 @@ async def test_a_reward_before_many_other_spans_counts(served):
     assert (batch["rewarded"], batch["reward_mean"]) == (1, 0.375)
 
 
-async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
+async def test_a_rollout_is_read_once_when_it_has_ended(serve, monkeypatch):
     read: list[str] = []
     query = InMemoryLightningStore.query_encoded_spans
 
@@ -341,6 +362,7 @@ async def test_a_rollout_is_read_once_when_it_has_ended(served, monkeypatch):
         return await query(self, rollout_id, *args, **filters)
 
     monkeypatch.setattr(InMemoryLightningStore, "query_encoded_spans", counted)
+    served = await serve()  # only now: a list of interceptors is built when it is set
     await served.store.enqueue_rollout("waits", metadata={"run": "r", "batch": "a"})
     claimed = await served.store.dequeue_rollout("w")  # open, before all others
     ended = [await finish(served, reward(0.5), run="r", batch="a") for _ in range(3)]

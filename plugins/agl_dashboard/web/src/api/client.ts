@@ -14,6 +14,7 @@ export type ModelCall = Schemas["ModelCallView"];
 export type Batch = Schemas["BatchSummary"];
 export type SnapshotScore = Schemas["SnapshotScore"];
 export type BatchCost = Schemas["BatchCost"];
+export type PairedGain = Schemas["PairedGain"];
 export type BatchGroups = Schemas["BatchGroups"];
 export type StoreEvent = Schemas["StoreEvent"];
 export type RolloutMode = NonNullable<Rollout["mode"]>;

@@ -20,6 +20,7 @@ import {
   type RolloutMode,
   type RolloutStatus,
   type Snapshot,
+  type PairedGain,
   type SnapshotScore,
   type Span,
   type Summary,
@@ -269,6 +270,21 @@ export function useGroups(run: string, batch: string): UseQueryResult<BatchGroup
         throw error;
       }),
   });
+}
+
+/** The gain of one score's snapshot over another's, paired by task; null where the server is too old to tell. */
+export function useGain(before: SnapshotScore, after: SnapshotScore): PairedGain | null {
+  const query = { before: before.resources_id, after: after.resources_id, ...(after.mode && { mode: after.mode }) };
+  const found = useQuery({
+    queryKey: ["training", "gain", query],
+    queryFn: () =>
+      data(api.GET("/v1/agl/training/gain", { params: { query } })).catch((error: unknown) => {
+        if (error instanceof ApiError && error.missing) return null;
+        throw error;
+      }),
+    placeholderData: keepPreviousData,
+  });
+  return found.data ?? null;
 }
 
 /** Change the status of rollouts, one after another; the error of the first refusal is thrown. */

@@ -1,7 +1,9 @@
+import type { SnapshotScore } from "../api/client";
+import { useGain } from "../api/queries";
 import { Diff } from "../components/Diff";
 import { count, preview } from "../lib/format";
 import { type PromptVersion, firstAndChosen } from "../lib/prompts";
-import { Score, tasksOf } from "./Score";
+import { PairedGainText, Score, tasksOf } from "./Score";
 
 /** Whether the run got better: what its first prompt and the one that it chose score on the same kind of tasks. */
 export function Gain({ versions }: { versions: PromptVersion[] }) {
@@ -20,21 +22,13 @@ export function Gain({ versions }: { versions: PromptVersion[] }) {
               <th scope="col">Reward, 95 % interval</th>
               <th scope="col" className="num">First prompt, {preview(first.id, 40)}</th>
               <th scope="col" className="num">Chosen prompt, {preview(chosen.id, 40)}</th>
+              <th scope="col" className="num">Gain, on the same tasks</th>
             </tr>
           </thead>
           <tbody>
             {modes.map((score) => {
               const before = first.scores.find(({ mode }) => mode === score.mode);
-              return (
-                <tr key={score.mode}>
-                  <th scope="row">On {tasksOf(score.mode)}</th>
-                  {[before, score].map((each, index) => (
-                    <td key={index} className="num">
-                      {each && <Score of={each} />} <span className="muted">{count(each?.tasks)} tasks</span>
-                    </td>
-                  ))}
-                </tr>
-              );
+              return before && <Row key={score.mode} before={before} after={score} />;
             })}
           </tbody>
         </table>
@@ -47,5 +41,20 @@ export function Gain({ versions }: { versions: PromptVersion[] }) {
       <h2>What changed</h2>
       <Diff before={first.text} after={chosen.text} label="What changed" />
     </>
+  );
+}
+
+function Row({ before, after }: { before: SnapshotScore; after: SnapshotScore }) {
+  const gain = useGain(before, after);
+  return (
+    <tr>
+      <th scope="row">On {tasksOf(after.mode)}</th>
+      {[before, after].map((each, index) => (
+        <td key={index} className="num">
+          <Score of={each} /> <span className="muted">{count(each.tasks)} tasks</span>
+        </td>
+      ))}
+      <td className="num">{gain && <PairedGainText of={gain} />}</td>
+    </tr>
   );
 }

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import type { Batch } from "../api/client";
+import type { Batch, PairedGain } from "../api/client";
 import { Reward } from "../components/parts";
 import { count, interval, reward } from "../lib/format";
 
@@ -17,6 +17,23 @@ export function Score({ of }: { of: Scored }) {
       <span className="muted"> {interval(of.reward_low, of.reward_high)}</span>
     </span>
   );
+}
+
+/** A gain, paired by task; it is shown if its whole interval is above 0. */
+export function PairedGainText({ of }: { of: PairedGain }) {
+  if (of.gain_mean == null || of.gain_low == null || of.gain_high == null) return <span className="muted">no task in common</span>;
+  return (
+    <span>
+      {signed(of.gain_mean)}
+      <span className="muted">
+        {` [${signed(of.gain_low)}, ${signed(of.gain_high)}] ${count(of.tasks)} tasks${of.gain_low > 0 ? "" : ", not shown"}`}
+      </span>
+    </span>
+  );
+}
+
+function signed(value: number): string {
+  return `${value < 0 ? "−" : "+"}${reward(Math.abs(value))}`;
 }
 
 const TASKS: Record<string, string> = { train: "training", val: "validation", test: "test" };

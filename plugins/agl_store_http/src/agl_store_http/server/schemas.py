@@ -314,6 +314,17 @@ class BatchQuery(BaseModel):
     """Name of the batch."""
 
 
+class GainQuery(BaseModel):
+    """Two snapshots of resources to compare."""
+
+    before: str = ""
+    """Id of the one that the gain is over."""
+    after: str = ""
+    """Id of the other."""
+    mode: RolloutMode | None = None
+    """Mode of the rollouts; absent for those without one."""
+
+
 # -- pages: named forms of PaginatedResult, for the OpenAPI document -------------------------------
 
 

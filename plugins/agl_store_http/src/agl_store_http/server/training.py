@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from agl_core.algorithm import earned_reward
 from agl_core.errors import SpansEvictedError
 from agl_core.semconv import WRITTEN_BY
-from agl_core.statistics import Estimate, estimate_mean, reward_ends
+from agl_core.statistics import Estimate, estimate_gain, estimate_mean, reward_ends
 from agl_core.status import failed_by
 from agl_core.store import EncodedSpan, LightningStore
 from agl_core.types import (
@@ -33,7 +33,14 @@ from agl_core.types import (
 )
 from agl_store_kit import reward_of
 
-__all__ = ["BatchGroups", "BatchSummary", "SnapshotScore", "Training", "TrainingSummary"]
+__all__ = [
+    "BatchGroups",
+    "BatchSummary",
+    "PairedGain",
+    "SnapshotScore",
+    "Training",
+    "TrainingSummary",
+]
 
 _ENDED: Final[Sequence[RolloutStatus]] = [
     status for status in get_args(RolloutStatus) if status in FINISHED_STATUSES
@@ -69,6 +76,17 @@ class SnapshotScore(Score):
     mode: RolloutMode | None
     rollouts: int
     """Rollouts that count."""
+
+
+class PairedGain(BaseModel):
+    """The mean gain of one snapshot over another on the tasks that both have, with its interval."""
+
+    tasks: int
+    """Tasks that both have; the figures below are None if there is none."""
+    gain_mean: float | None
+    gain_low: float | None
+    """Lower end of the 95 % interval of the mean. The gain is shown if it is above 0."""
+    gain_high: float | None
 
 
 class BatchSummary(Score):
@@ -187,9 +205,25 @@ class _Rewards:
         self.low, self.high = min(self.low, reward), max(self.high, reward)
 
     @property
+    def extremes(self) -> list[float]:
+        """The lowest and the highest reward; empty if there is none."""
+        return [self.low, self.high] if self.rewarded else []
+
+    @property
     def lowest(self) -> float:
         """What a rollout counts that ended without a reward."""
-        return reward_ends([self.low] if self.rewarded else [])[0]
+        return reward_ends(self.extremes)[0]
+
+    def means(self, lowest: float) -> dict[str, float]:
+        """Return the mean reward of each task.
+
+        Args:
+            lowest: What a rollout counts that ended without a reward.
+        """
+        return {
+            task: (one.total + one.missing * lowest) / (one.rewarded + one.missing)
+            for task, one in self.tasks.items()
+        }
 
     @property
     def score(self) -> Estimate | None:
@@ -198,12 +232,8 @@ class _Rewards:
             return None
         if self._score is None:
             # The range of all rewards, which may be wider than that of the tasks' means.
-            ends = reward_ends([self.low, self.high] if self.rewarded else [])
-            values = [
-                (one.total + one.missing * ends[0]) / (one.rewarded + one.missing)
-                for one in self.tasks.values()
-            ]
-            self._score = estimate_mean(values, reward_range=ends)
+            ends = reward_ends(self.extremes)
+            self._score = estimate_mean(list(self.means(ends[0]).values()), reward_range=ends)
         return self._score
 
     def fields(self) -> dict[str, Any]:
@@ -376,6 +406,31 @@ class Training:
             groups[key].reward_mean = fmean(own)
             groups[key].reward_std = stdev(own) if len(own) > 1 else None
         return BatchGroups(groups=list(groups.values()), rollouts=found.rollouts)
+
+    async def gain(
+        self, before: str, after: str, mode: RolloutMode | None, patience: float
+    ) -> PairedGain:
+        """Return the gain of one snapshot over another, paired by task.
+
+        Args:
+            before: Id of the one.
+            after: Id of the other.
+            mode: Mode of the rollouts that are compared.
+            patience: Longest wait for rewards that are not read yet, in seconds.
+        """
+        await self.summary(patience)
+        old, new = (self._snapshots.get((one, mode), _Rewards()) for one in (before, after))
+        ends = reward_ends([*old.extremes, *new.extremes])
+        olds, news = old.means(ends[0]), new.means(ends[0])
+        shared = [task for task in olds if task in news]
+        if not shared or old.score is None or new.score is None:
+            return PairedGain(tasks=0, gain_mean=None, gain_low=None, gain_high=None)
+        found = estimate_gain(
+            [olds[task] for task in shared], [news[task] for task in shared], reward_range=ends
+        )
+        return PairedGain(
+            tasks=found.n, gain_mean=found.mean, gain_low=found.low, gain_high=found.high
+        )
 
     def members(self, run: str) -> dict[str, list[str]]:
         """Return the ids of the newest rollouts of each batch of a run, oldest first."""

@@ -15,6 +15,7 @@ from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
 from agl_store_http.server.schemas import (
     BatchQuery,
+    GainQuery,
     ModelCallPage,
     ModelCallQuery,
     RolloutCounts,
@@ -24,7 +25,7 @@ from agl_store_http.server.schemas import (
 )
 from agl_store_http.server.summaries import RolloutSummary, model_calls
 from agl_store_http.server.text_search import TextMatches, search_text
-from agl_store_http.server.training import BatchGroups, TrainingSummary
+from agl_store_http.server.training import BatchGroups, PairedGain, TrainingSummary
 
 __all__ = ["router"]
 
@@ -103,6 +104,16 @@ async def training(call: ReaderCall) -> Reply:
 )
 async def groups(call: ReaderCall, query: Annotated[BatchQuery, Query()]) -> Reply:
     found = await call.app.training.groups(query.run, query.batch, _PATIENCE_SECONDS)
+    return Reply(model_json(found))
+
+
+@router.get(
+    "/training/gain",
+    summary="Gain of one snapshot over another on the tasks that both have, with its interval",
+    **answers(200, PairedGain),
+)
+async def gain(call: ReaderCall, query: Annotated[GainQuery, Query()]) -> Reply:
+    found = await call.app.training.gain(query.before, query.after, query.mode, _PATIENCE_SECONDS)
     return Reply(model_json(found))
 
 

@@ -166,7 +166,7 @@ def test_the_training_page_tells_the_gain_of_the_prompt_that_the_run_chose(
     expect(test).to_contain_text(re.compile(r"test tasks.*0\.125.*0\.625"))
     expect(val).to_contain_text(re.compile(r"validation tasks.*0\.250.*0\.750"))
     paired = estimate_gain([0.25] * 4, [0.75] * 4)
-    ends = f"[−{-paired.low:.3f}, +{paired.high:.3f}]"
+    ends = f"[\N{MINUS SIGN}{-paired.low:.3f}, +{paired.high:.3f}]"
     expect(val).to_contain_text(f"+0.500 {ends} 4 tasks, not shown")  # four tasks say little
     expect(test).to_contain_text(re.compile(r"\+0\.500 .* 3 tasks, not shown"))
     changed = page.get_by_role("region", name="What changed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,26 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch):
     figures = {"s/rollouts": 12, "s/calls": 3, "s/tokens": 0, "s/cost": 0.25}
     figures |= estimate_mean([1.0, 1.0]).figures("val/reward")
     assert steps == [(1, figures)]
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.6])
+def test_the_end_says_if_luck_explains_the_whole_gain(caplog: pytest.LogCaptureFixture, gain):
+    chance = random.Random(14)
+    found = State(seed=1, history=[])
+    for number in range(12):
+        worth = 0.3 + gain * (number == 7)
+        rewards = {row: float(chance.random() < worth) for row in range(24)}
+        found.add(Candidate(version=f"v{number}", rewards=rewards))
+    seed = found.candidate("v0").mean() or 0.0
+    best = max(found.history, key=lambda one: one.mean() or 0.0)
+    found.best = best.version
+    claimed = (best.mean() or 0.0) - seed
+    assert claimed > 0.1
+    with caplog.at_level(logging.INFO, "agl_prompt_search"), show_progress("search", 3) as progress:
+        Reporter(progress, lambda step, metrics: None, "s").ended(found)
+    whole = f", all of its gain of {claimed:.2f} over v0; only tasks that"
+    assert (whole in caplog.text) is (gain == 0.0)
+    assert "among 12 prompts on 24 tasks" in caplog.text
 
 
 def test_without_a_terminal_lines_are_logged(caplog: pytest.LogCaptureFixture):

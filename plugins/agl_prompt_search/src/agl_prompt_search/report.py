@@ -82,10 +82,14 @@ class Reporter:
         if score is None or measured < 2:
             return
         excess = state.excess()
+        seed = state.history[0]
+        first = seed.score(list(state.candidate(state.best).rewards))
+        gain = 0.0 if first is None else score.mean - first.mean
+        whole = f", all of its gain of {gain:.2f} over {seed.version}" if excess >= gain > 0 else ""
         self._tell(
             f"validation chose {state.best} among {measured} prompts on {score.n} tasks: its score "
-            f"of {score.mean:.3f} is too high by about {excess:.2f}; only tasks that the search "
-            "did not use show the gain (test_dataset)"
+            f"of {score.mean:.3f} is too high by about {excess:.2f}{whole}; only tasks that the "
+            "search did not use show the gain (test_dataset)"
         )
         self._report_step(state.rounds, {"val/reward_excess": excess})
 

@@ -86,7 +86,7 @@ server.main()
 
 
 def test_the_demo_announces_nothing_where_all_prompts_are_equal(run):
-    """The model follows all rules whatever the prompt says, and forgets one now and then."""
+    """The model follows all rules whatever the prompt says, and sometimes forgets one."""
     with subprocess.Popen(
         [sys.executable, "-c", EQUAL_PROMPTS], stdin=-1, stdout=-1, stderr=-3, text=True
     ) as model:

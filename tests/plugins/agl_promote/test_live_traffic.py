@@ -48,7 +48,7 @@ def live_plan(**options: Any) -> LivePlan:
 
 
 async def begin(store: LightningStore, plan: LivePlan) -> None:
-    """Make a promotion whose trial is on and which nobody serves."""
+    """Make a promotion whose trial is on, and that no process serves."""
     await Promotion.create(store, plan)
     serving = asyncio.create_task(serve(store))
     while (await LivePointer.read(store, plan.name)).trial is None:
@@ -356,7 +356,7 @@ async def test_a_second_process_is_refused(store: LightningStore, monkeypatch):
 
 
 async def outcome_with_kills(chance: random.Random | None, reward_of: Any) -> list[Any]:
-    """Serve a trial over the same episodes, killed now and then; return what is left in the end."""
+    """Serve a trial over the same episodes, killed several times; return its result."""
     store = intercept(await with_prompts(InMemoryLightningStore()), LiveAssignment())
     await Promotion.create(store, live_plan(max_episodes=120, watch=25, holdback=0.3))
     async with runner(store, reward_of), traffic(store):

@@ -210,7 +210,7 @@ def test_a_gain_of_a_fifth_is_found_on_live_traffic():
             is_candidate = chance.random() < 0.5
             evidence.add(Episode(is_candidate, float(chance.random() < 0.6 + 0.2 * is_candidate)))
         bounds.append(evidence.decision.at_least)
-    assert sum(bound > 0.2 for bound in bounds) <= 5  # no more than 5 % claim more than there is
+    assert sum(bound > 0.2 for bound in bounds) <= 5  # at most 5 % claim more
     assert sum(bound >= 0 for bound in bounds) >= 75
 
 

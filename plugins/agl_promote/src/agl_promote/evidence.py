@@ -23,7 +23,7 @@ P_contra = TypeVar("P_contra", bound=Terms, contravariant=True)
 
 
 class Sample(Protocol[P_contra]):
-    """What the evidence for a plan takes: pairs of an experiment, episodes of live traffic."""
+    """A piece of evidence for a plan: a pair of an experiment, or an episode of live traffic."""
 
     def differences(self, plan: P_contra, /) -> tuple[float, Mapping[str, float]]:
         """Return differences in [-1, 1], in favour of the candidate: all, and what is guarded."""

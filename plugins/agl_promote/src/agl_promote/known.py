@@ -1,4 +1,4 @@
-"""What a store knows before a promotion: rewards of the champion, and tasks that were used."""
+"""Reads what a store knows before a promotion: rewards of the champion, and used tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAGE: Final = 1000
 
 
 class Known(NamedTuple):
-    """What evaluations of the champion found.
+    """Findings of evaluations of the champion.
 
     Attributes:
         rewards: Rewards of its newest rollouts, at most 300.

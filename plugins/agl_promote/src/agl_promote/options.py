@@ -1,4 +1,4 @@
-"""What the commands of ``agl promote`` share: their options, and the opened store."""
+"""Options that the commands of ``agl promote`` share, and the store of a train file."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Guardrail(BaseModel):
 
 
 class Terms(BaseModel):
-    """What the plans of experiments and of live trials have in common."""
+    """The fields that plans of experiments and of live trials share."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,7 +90,7 @@ class Terms(BaseModel):
         return self
 
     counted: ClassVar[str] = "pairs"
-    """What the test counts."""
+    """The noun for the data that the test counts."""
 
     @property
     def width(self) -> float:
@@ -100,7 +100,7 @@ class Terms(BaseModel):
 
     @property
     def unit(self) -> float:
-        """Gain that a difference of 1 stands for: the tests take differences in [-1, 1]."""
+        """Gain of a difference of 1: the tests take differences in [-1, 1]."""
         return self.width
 
     @property
@@ -115,7 +115,7 @@ class Terms(BaseModel):
 
     @property
     def margins(self) -> dict[str, float]:
-        """What must be shown not to get worse, and the margin of each."""
+        """The margin of each reward or segment that must be shown not to get worse."""
         return {rail.path: rail.margin for rail in self.guardrails}
 
 
@@ -191,8 +191,8 @@ class Plan(Terms):
 class LivePlan(Terms):
     """The plan of a trial on live traffic: each episode gets one of the two at random.
 
-    A guardrail names a segment by its value, ``input.country=de``, since nobody knows which
-    segments will come.
+    A guardrail names a segment by its value, ``input.country=de``, since the segments to
+    come are not known.
     """
 
     counted: ClassVar[str] = "episodes"

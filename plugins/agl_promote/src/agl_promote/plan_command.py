@@ -211,7 +211,7 @@ async def _champion(store: LightningStore, name: str, champion: str | None) -> t
 
 
 class _Foreseen(NamedTuple):
-    """What a plan can show, and what it takes.
+    """Power and price of a plan.
 
     Attributes:
         power: Probability of a promotion by true gain, as a share of the range.

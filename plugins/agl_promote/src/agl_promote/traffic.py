@@ -166,7 +166,7 @@ class LiveTrial:
     async def _row(
         self, plan: LivePlan, rollout: Rollout, reader: RewardReader
     ) -> list[Any] | None:
-        """Return an episode as it is kept; None if it is open."""
+        """Return the row of an episode; None if the episode is open."""
         limit = rollout.start_time + plan.deadline
         reward: float | None = None
         others: Mapping[str, float] = {}

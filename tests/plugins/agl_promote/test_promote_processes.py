@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from agl_core.cli import main
+from agl_cli_kit import main
 from agl_core.store import LightningStore, with_installed
 from agl_core.types import PromptTemplate
 from agl_promote import Promotion
@@ -46,7 +46,7 @@ FORKS = """
 # Forks a process for each command, after the imports that take most of the time.
 import os, sys
 import agl_promote.cli, agl_promote.experiment, agl_runner, agl_store_sqlite
-from agl_core.cli import main
+from agl_cli_kit import main
 
 for line in sys.stdin:
     pid = os.fork()
@@ -181,7 +181,7 @@ def test_a_second_process_is_refused(capsys):
     slow = PROGRAM.replace("    digest", "    import time; time.sleep(0.2)\n    digest")
     Path("promoted_agent.py").write_text(slow)
     plan(*FRESH)
-    with subprocess.Popen([sys.executable, "-m", "agl_core.cli", "promote", "run", *NAME]) as first:
+    with subprocess.Popen([sys.executable, "-m", "agl_cli_kit", "promote", "run", *NAME]) as first:
         while not asyncio.run(holder()):
             time.sleep(0.05)
         assert main(["promote", "run", *NAME]) == 2
@@ -212,7 +212,7 @@ LIVE = ["--live", "--deadline", "600", "--max-episodes", "300", "--watch", "20"]
 @contextmanager
 def serving() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "agl_core.cli", "promote", "serve", *NAME]
+        [sys.executable, "-m", "agl_cli_kit", "promote", "serve", *NAME]
     ) as process:
         try:
             yield process

@@ -16,7 +16,7 @@ RESULT = {
     "rollouts": 96,
     "seconds": 4.6,
     "seed_score": {"mean": 0.25, "low": 0.1, "high": 0.4, "n": 40},
-    "winner_score": {"mean": 0.75, "low": 0.6, "high": 0.9, "n": 40},
+    "found_score": {"mean": 0.75, "low": 0.6, "high": 0.9, "n": 40},
 }
 ROUNDS = [Score(0.2, 0.1, 0.3), Score(0.5, 0.4, 0.6), Score(0.8, 0.7, 0.9)]
 

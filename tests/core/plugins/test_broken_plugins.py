@@ -239,4 +239,4 @@ def test_the_demo_runs_whatever_is_installed(installed):
     done = installed.python(str(demo), "--json", *quick)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["winner_score"]["mean"] > result["seed_score"]["mean"]
+    assert result["found_score"]["mean"] > result["seed_score"]["mean"]

@@ -161,6 +161,7 @@ async def test_without_probes_retries_happen_unasked(moody, connect):
     assert moody.requests == {"/statistics": 4}
 
 
+@pytest.mark.usefixtures("no_interceptors")
 async def test_a_timeout_is_retried(moody, connect):
     release = asyncio.Event()
     calls = 0

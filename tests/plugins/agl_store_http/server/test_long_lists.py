@@ -88,6 +88,7 @@ async def test_spans_that_come_while_they_are_read_double_none(served, monkeypat
     assert numbers == list(range(100, 200))
 
 
+@pytest.mark.usefixtures("no_interceptors")
 async def test_a_list_that_fails_halfway_does_not_look_complete(served, monkeypatch):
     await fill(served.store, 1000)
     read = type(served.store).query_rollouts

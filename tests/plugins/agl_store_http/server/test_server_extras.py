@@ -139,6 +139,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_mounted_app:make_page"
 
 
+@pytest.mark.usefixtures("no_interceptors")
 async def test_apps_are_mounted_beside_the_api(serve, page):
     served = await serve(
         mounts=(
@@ -318,6 +319,7 @@ async def test_events_end_with_their_token(serve):
     assert answer.body.startswith(b": listening")
 
 
+@pytest.mark.usefixtures("no_interceptors")
 async def test_health_tells_about_the_database(served, monkeypatch):
     from agl_core.errors import StoreUnavailableError
     from agl_store_http.server import database_health

@@ -70,5 +70,6 @@ async def test_a_client_that_leaves_is_a_status_of_its_own(serve):
     assert gone == [("agl.http.total", "/v1/agl/waits/rollouts", "POST", "499")]
 
 
+@pytest.mark.usefixtures("no_interceptors")
 async def test_without_a_tracker_nothing_is_wrapped(served):
     assert served.app.store is served.store

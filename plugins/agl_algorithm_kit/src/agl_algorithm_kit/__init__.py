@@ -4,7 +4,7 @@ from agl_algorithm_kit.baseline import Baseline
 from agl_algorithm_kit.batch import cancel_rollouts, read_batch, run_batch, run_requests
 from agl_algorithm_kit.config import BaselineConfig
 from agl_algorithm_kit.evaluation import Comparison, Evaluation
-from agl_algorithm_kit.records import count_rollouts, stored_runs
+from agl_algorithm_kit.records import checkpoints_under, count_rollouts, each_rollout, stored_runs
 from agl_algorithm_kit.scores import keep_scores, kept_scores, with_scores
 from agl_algorithm_kit.stored_run import StoredRun
 
@@ -15,7 +15,9 @@ __all__ = [
     "Evaluation",
     "StoredRun",
     "cancel_rollouts",
+    "checkpoints_under",
     "count_rollouts",
+    "each_rollout",
     "keep_scores",
     "kept_scores",
     "read_batch",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agl_core.types import Checkpoint, Rollout, RolloutStatus
+from agl_core.types import Checkpoint, Rollout, RolloutMode, RolloutStatus
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -19,15 +19,42 @@ PAGE: Final = 1000
 """Rollouts of one query; the server's answer to it stays below a few megabytes."""
 
 
+async def checkpoints_under(
+    store: LightningStore, prefix: str, key: str = KEY
+) -> dict[str, Checkpoint]:
+    """Return the checkpoints in snapshots whose ids begin alike, in the order of their creation.
+
+    Args:
+        store: The store.
+        prefix: Start of the ids.
+        key: Name of the checkpoint in its snapshot; others are left out.
+
+    Returns:
+        The checkpoints, by the rest of the id.
+    """
+    return {
+        snapshot.resources_id.removeprefix(prefix): checkpoint
+        for snapshot in await store.query_resources(resources_id_contains=prefix)
+        if snapshot.resources_id.startswith(prefix)
+        and isinstance(checkpoint := snapshot.resources.get(key), Checkpoint)
+    }
+
+
 async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
     """Return the runs in a store by name, in the order in which they began."""
-    page = await store.query_resources(resources_id_contains=PREFIX)
-    return {
-        snapshot.resources_id.removeprefix(PREFIX): checkpoint
-        for snapshot in page
-        if snapshot.resources_id.startswith(PREFIX)
-        and isinstance(checkpoint := snapshot.resources.get(KEY), Checkpoint)
-    }
+    return await checkpoints_under(store, PREFIX)
+
+
+async def each_rollout(
+    store: LightningStore, mode_in: Sequence[RolloutMode] | None = None
+) -> AsyncIterator[Rollout]:
+    """Yield the rollouts of a store, or those of some modes; reads them in pages."""
+    offset, total = 0, 1
+    while offset < total:
+        page = await store.query_rollouts(mode_in=mode_in, limit=PAGE, offset=offset)
+        for rollout in page:
+            yield rollout
+        offset, total = offset + PAGE, page.total
 
 
 async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
@@ -39,11 +66,7 @@ async def rollouts_of(
     store: LightningStore, run: str
 ) -> AsyncIterator[tuple[tuple[str, int], Rollout]]:
     """Yield the rollouts of a run, each with the name of its batch and its index there."""
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(limit=PAGE, offset=offset)
-        for rollout in page:
-            labels = rollout.metadata or {}
-            if labels.get("run") == run and "batch" in labels:
-                yield (labels["batch"], labels["index"]), rollout
-        offset, total = offset + PAGE, page.total
+    async for rollout in each_rollout(store):
+        labels = rollout.metadata or {}
+        if labels.get("run") == run and "batch" in labels:
+            yield (labels["batch"], labels["index"]), rollout

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from agl_algorithm_kit.records import checkpoints_under
 from agl_core.algorithm import BatchOutcome
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import Checkpoint
@@ -49,14 +50,8 @@ async def keep_scores(
 
 async def kept_scores(store: LightningStore, run: str) -> dict[str, dict[str, float | None]]:
     """Return the scores that are kept of a run: by scorer, then by rollout id."""
-    prefix = f"{_PREFIX}{run}/"
-    page = await store.query_resources(resources_id_contains=prefix)
-    return {
-        snapshot.resources_id.removeprefix(prefix): checkpoint.state
-        for snapshot in page
-        if snapshot.resources_id.startswith(prefix)
-        and isinstance(checkpoint := snapshot.resources.get(_KEY), Checkpoint)
-    }
+    found = await checkpoints_under(store, f"{_PREFIX}{run}/", _KEY)
+    return {scorer: checkpoint.state for scorer, checkpoint in found.items()}
 
 
 def with_scores(batch: BatchOutcome, scores: Mapping[str, float | None]) -> BatchOutcome:

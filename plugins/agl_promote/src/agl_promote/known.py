@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from agl_algorithm_kit import checkpoints_under, each_rollout
 from agl_core.emitter import find_final_reward
-from agl_core.types import Checkpoint, task_digest
+from agl_core.types import task_digest
 from agl_promote.promotion import CHECKPOINT, PREFIX
 from agl_train import Spending
 
@@ -18,7 +19,6 @@ __all__ = ["Known", "earlier_uses", "used_tasks", "what_is_known"]
 
 _LOOKED_AT: Final = 5000  # newest rollouts
 _MOST_KNOWN: Final = 300
-_PAGE: Final = 1000
 
 
 class Known(NamedTuple):
@@ -67,14 +67,10 @@ async def used_tasks(store: LightningStore, *resources_ids: str) -> set[str]:
     """
     runs = {one.partition("/")[0] for one in resources_ids if "/" in one}
     found: set[str] = set()
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(mode_in=["train", "val"], limit=_PAGE, offset=offset)
-        for rollout in page:
-            labels = rollout.metadata or {}
-            if labels.get("run") in runs or rollout.resources_id in resources_ids:
-                found.add(task_digest(rollout.input))
-        offset, total = offset + _PAGE, page.total
+    async for rollout in each_rollout(store, ["train", "val"]):
+        labels = rollout.metadata or {}
+        if labels.get("run") in runs or rollout.resources_id in resources_ids:
+            found.add(task_digest(rollout.input))
     return found
 
 
@@ -86,10 +82,8 @@ async def earlier_uses(store: LightningStore, digests: Iterable[str]) -> dict[st
     """
     wanted = set(digests)
     found: dict[str, int] = {}
-    for snapshot in await store.query_resources(resources_id_contains=PREFIX):
-        checkpoint = snapshot.resources.get(CHECKPOINT)
-        if isinstance(checkpoint, Checkpoint) and snapshot.resources_id.startswith(PREFIX):
-            plan: dict[str, Any] = checkpoint.state["plan"]
-            if shared := len(wanted.intersection(plan.get("tasks", []))):
-                found[plan["name"]] = shared
+    for checkpoint in (await checkpoints_under(store, PREFIX, CHECKPOINT)).values():
+        plan: dict[str, Any] = checkpoint.state["plan"]
+        if shared := len(wanted.intersection(plan.get("tasks", []))):
+            found[plan["name"]] = shared
     return found

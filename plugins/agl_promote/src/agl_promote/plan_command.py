@@ -13,6 +13,7 @@ import click
 from agl_cli_kit import print_json, print_table
 from agl_core.errors import ConfigError
 from agl_promote.options import file_argument, json_option, name_option, opened, set_option
+from agl_train import price_option
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -73,13 +74,7 @@ _OF_TRAFFIC: Final = ("share", "max_episodes", "holdback", "watch")
 @click.option(
     "--max-cost", type=float, help="No more rollouts once they have cost so much; needs --price."
 )
-@click.option(
-    "--price",
-    nargs=2,
-    type=float,
-    metavar="INPUT OUTPUT",
-    help="Cost of a million input tokens and of a million output tokens.",
-)
+@price_option
 @click.option(
     "--deadline", type=float, help="Seconds for a batch of pairs; with --live for an episode."
 )

@@ -83,7 +83,9 @@ class LiveAssignment(Interceptor):
         """See the class; other rollouts pass."""
         if call.name == "enqueue_many_rollouts":
             return await self._around_many(call, next)
-        trial = await _trial_of(call.argument("mode"), call.argument("resources_id"), {}, next)
+        wanted = call.argument("resources_id")
+        is_traffic = _is_traffic(call.argument("mode"), wanted)
+        trial = await _trial_at(wanted, next) if is_traffic else None
         if trial is None:
             return await next(call)
         snapshot, labels = trial.enrol(call.argument("metadata"), _unique())
@@ -91,27 +93,32 @@ class LiveAssignment(Interceptor):
 
     async def _around_many(self, call: StoreCall, next: Next) -> Any:
         given: Sequence[EnqueueRolloutRequest] = call.argument("rollouts")
-        known: dict[str, Trial | None] = {}
-        requests: list[EnqueueRolloutRequest] = []
-        for place, request in enumerate(given):
-            trial = await _trial_of(request.mode, request.resources_id, known, next)
-            if trial is not None:
-                snapshot, labels = trial.enrol(request.metadata, _unique(place))
-                request = request.model_copy(update={"resources_id": snapshot, "metadata": labels})
-            requests.append(request)
-        return await next(call.replace(rollouts=requests) if any(known.values()) else call)
+        traffic = {
+            place: request.resources_id
+            for place, request in enumerate(given)
+            if _is_traffic(request.mode, request.resources_id)
+        }
+        trials = {
+            wanted: await _trial_at(wanted, next) for wanted in dict.fromkeys(traffic.values())
+        }
+        if not any(trials.values()):
+            return await next(call)
+        requests = list(given)
+        for place, wanted in traffic.items():
+            if trial := trials[wanted]:
+                snapshot, labels = trial.enrol(given[place].metadata, _unique(place))
+                update = {"resources_id": snapshot, "metadata": labels}
+                requests[place] = given[place].model_copy(update=update)
+        return await next(call.replace(rollouts=requests))
 
 
-async def _trial_of(
-    mode: object, resources_id: object, known: dict[str, Trial | None], next: Next
-) -> Trial | None:
-    """Return the trial of a new rollout, if there is one; reads each name once."""
-    if mode is not None or not isinstance(resources_id, str) or not resources_id.startswith(LIVE):
-        return None
-    if resources_id not in known:
-        stored = await next(StoreCall.of("get_resources_by_id", resources_id))
-        known[resources_id] = Trial.in_snapshot(stored)
-    return known[resources_id]
+def _is_traffic(mode: object, resources_id: object) -> bool:
+    return mode is None and isinstance(resources_id, str) and resources_id.startswith(LIVE)
+
+
+async def _trial_at(resources_id: str | None, next: Next) -> Trial | None:
+    """Return the trial that a snapshot ``live:<name>`` holds, if there is one."""
+    return Trial.in_snapshot(await next(StoreCall.of("get_resources_by_id", resources_id)))
 
 
 def _unique(place: int = 0) -> str:

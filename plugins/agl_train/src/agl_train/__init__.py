@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from agl_train.datasets import load_dataset
     from agl_train.file import TrainFile, TrainPlan, read_train_file
     from agl_train.references import import_reference
-    from agl_train.runs import INTERRUPTED, blame, run_options, set_up_logging, stopped_by_signals
+    from agl_train.runs import (
+        INTERRUPTED,
+        blame,
+        price_option,
+        run_options,
+        set_up_logging,
+        stopped_by_signals,
+    )
     from agl_train.spending import Spending
     from agl_train.train_command import train
 
@@ -28,6 +35,7 @@ __all__ = [
     "import_reference",
     "lightning_cli",
     "load_dataset",
+    "price_option",
     "read_train_file",
     "run_options",
     "set_up_logging",
@@ -40,7 +48,14 @@ __getattr__, __dir__ = lazy_names(
     {
         **dict.fromkeys(("TrainFile", "TrainPlan", "read_train_file"), "agl_train.file"),
         **dict.fromkeys(
-            ("INTERRUPTED", "blame", "run_options", "set_up_logging", "stopped_by_signals"),
+            (
+                "INTERRUPTED",
+                "blame",
+                "price_option",
+                "run_options",
+                "set_up_logging",
+                "stopped_by_signals",
+            ),
             "agl_train.runs",
         ),
         "lightning_cli": "agl_train.constructors",

@@ -23,6 +23,7 @@ from agl_train.runs import (
     command_again,
     finite,
     listening,
+    price_option,
     report_failure,
     run_options,
     say_store,
@@ -77,13 +78,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-cost", type=click.FloatRange(min=0), help="The same for the cost; needs --price."
 )
-@click.option(
-    "--price",
-    nargs=2,
-    type=float,
-    metavar="INPUT OUTPUT",
-    help="Cost of a million input tokens and of a million output tokens.",
-)
+@price_option
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),

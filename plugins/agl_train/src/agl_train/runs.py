@@ -32,6 +32,15 @@ INTERRUPTED: Final = 130
 """Exit code of a run that Ctrl+C ended: 128 + SIGINT, as in shells."""
 
 
+price_option = click.option(
+    "--price",
+    nargs=2,
+    type=float,
+    metavar="INPUT OUTPUT",
+    help="Cost of a million input tokens and of a million output tokens.",
+)
+
+
 def run_options(command: F) -> F:
     """Add the argument FILE and the options that both commands take."""
     options = [

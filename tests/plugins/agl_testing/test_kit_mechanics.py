@@ -139,9 +139,8 @@ class TestFixtures:
 
             def test_it(agl_registry):
                 found = {record.dist for record in get_registry().records}
-                assert found == {"agl-algorithm-kit", "agl-core", "agl-exec-shm", "agl-runner",
-                                 "agl-store-memory", "agl-tracer-dummy",
-                                 "agl-tracer-otel"}
+                assert found == {"agl-algorithm-kit", "agl-cli-kit", "agl-exec-shm", "agl-runner",
+                                 "agl-store-memory", "agl-tracer-dummy", "agl-tracer-otel"}
                 assert type(build_component("store", "memory")).__name__ == "InMemoryLightningStore"
                 with pytest.raises(AssertionError, match="must not look at what is installed"):
                     Registry.discover()

@@ -32,13 +32,16 @@ INTERRUPTED: Final = 130
 """Exit code of a run that Ctrl+C ended: 128 + SIGINT, as in shells."""
 
 
-price_option = click.option(
-    "--price",
-    nargs=2,
-    type=float,
-    metavar="INPUT OUTPUT",
-    help="Cost of a million input tokens and of a million output tokens.",
-)
+def price_option(command: F) -> F:
+    """Add ``--price INPUT OUTPUT``: the cost of a million input and of a million output tokens."""
+    add = click.option(
+        "--price",
+        nargs=2,
+        type=float,
+        metavar="INPUT OUTPUT",
+        help="Cost of a million input tokens and of a million output tokens.",
+    )
+    return add(command)
 
 
 def run_options(command: F) -> F:

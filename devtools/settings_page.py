@@ -21,7 +21,9 @@ from agl_cli_kit.plugins_command import options_of, type_name
 from agl_core import env
 from agl_core.plugins import COMPONENT_KINDS, ComponentSpec, get_registry, import_object
 from agl_core.trainer import Trainer
-from agl_train import file as train_file
+from agl_train.file import TrainPlan
+from agl_train.keys import LoggingTable, TrainerTable, TrainFile
+from agl_train.parts import PARTS
 from devtools import packages
 from devtools.process import ROOT
 
@@ -128,19 +130,15 @@ def _options_of(command: click.Command, path: str) -> Iterator[tuple[str, click.
 
 def _keys() -> Iterator[tuple[str, str, str]]:
     of_trainer = _arguments(Trainer)
-    meanings = of_trainer | _arguments(train_file.TrainPlan)
-    meanings |= {key: of_trainer[part.argument] for key, part in train_file._PARTS.items()}
+    meanings = of_trainer | _arguments(TrainPlan)
+    meanings |= {key: of_trainer[part.argument] for key, part in PARTS.items()}
     tables: Mapping[str, tuple[type[BaseModel], Mapping[str, str]]] = {
-        "trainer": (train_file.TrainerTable, of_trainer),
-        "logging": (train_file.LoggingTable, _arguments(setup_logging)),
+        "trainer": (TrainerTable, of_trainer),
+        "logging": (LoggingTable, _arguments(setup_logging)),
     }
-    for key, field in train_file.TrainFile.model_fields.items():
+    for key, field in TrainFile.model_fields.items():
         if key not in tables:
-            shape = (
-                "a name or a table"
-                if key in (*train_file._PARTS, "agent")
-                else _type(field.annotation)
-            )
+            shape = "a name or a table" if key in (*PARTS, "agent") else _type(field.annotation)
             yield f"`{key}`", shape, _plain(meanings[key])
             continue
         model, described = tables[key]

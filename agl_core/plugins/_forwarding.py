@@ -136,7 +136,7 @@ class EventPipe:
 def _portable(error: BaseException) -> BaseException:
     """Return an error that another process can load: the error itself, or its text."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 -- it comes from the line itself
+        pickle.loads(pickle.dumps(error))  # noqa: S301 -- its own bytes
     except Exception:
         return RuntimeError(error_text(error))
     return error

@@ -96,7 +96,9 @@ class Watcher:
                 delay = next(waits)
                 logger.warning(
                     "The API server is away; the run goes on. Looking for %s again in %g s: %s",
-                    *(self._kind, delay, described(error)),
+                    self._kind,
+                    delay,
+                    described(error),
                 )
                 self._ended.wait(delay)
 

@@ -1,6 +1,6 @@
 """The replayer's hooks (:class:`agl_core.runner.ReplayHooks`); each imports its part when called.
 
-They answer last, so any other replayer may take a rollout or a suite before.
+They are tried last, so any other replayer may take a rollout or a suite first.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from agl_core.lazy import lazy_names
 if TYPE_CHECKING:
     from agl_train.constructors import lightning_cli
     from agl_train.datasets import load_dataset
-    from agl_train.file import TrainFile, TrainPlan, read_train_file
+    from agl_train.file import TrainPlan, read_train_file
+    from agl_train.keys import TrainFile
     from agl_train.references import import_reference
     from agl_train.runs import (
         INTERRUPTED,
@@ -46,7 +47,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        **dict.fromkeys(("TrainFile", "TrainPlan", "read_train_file"), "agl_train.file"),
+        "TrainFile": "agl_train.keys",
+        **dict.fromkeys(("TrainPlan", "read_train_file"), "agl_train.file"),
         **dict.fromkeys(
             (
                 "INTERRUPTED",

@@ -66,11 +66,12 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         with CtrlC() as ctrl_c:
             main, threads = self._bundles(algorithm, runner, store, stop, hurry, ctrl_c)
             first_error = self._lead(main, threads, ctrl_c)
+            presses = ctrl_c.presses  # before others learn that the run ends: later ones hurry it
             stop.set()
             raised = isinstance(first_error, KeyboardInterrupt)  # maybe by user code
-            if ctrl_c.presses == 1 or (raised and not ctrl_c.presses):
+            if presses == 1 or (raised and not presses):
                 logger.warning("Stopping. Press Ctrl+C again to stop at once")
-            self._join(threads, hurry, ctrl_c)
+            self._join(threads, hurry, ctrl_c, patient=min(presses, 1))
             claims.close_open_attempts(store, RUN_ENDED)  # none, if the store is not managed
             self._settle([first_error, *(thread.error for thread in threads)], ctrl_c)
 
@@ -133,9 +134,15 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             return None if cancelled_by_press else error
         return None
 
-    def _join(self, threads: Sequence[BundleThread], hurry: ThreadingEvent, ctrl_c: CtrlC) -> None:
-        """Wait for the stopped threads, at a second Ctrl+C not for long; abandon the others."""
-        patient = min(ctrl_c.presses, 1)
+    def _join(
+        self,
+        threads: Sequence[BundleThread],
+        hurry: ThreadingEvent,
+        ctrl_c: CtrlC,
+        *,
+        patient: int,
+    ) -> None:
+        """Wait for the stopped threads; after more than ``patient`` presses not for long."""
         deadline = time.monotonic() + self.join_timeout
         # Ctrl+C may have come before the start of some.
         started = [thread for thread in threads if thread.ident is not None]

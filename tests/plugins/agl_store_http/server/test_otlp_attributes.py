@@ -120,8 +120,8 @@ def test_a_name_is_not_guessed_for_the_pair_of_another():
 def test_a_client_that_sends_ever_new_sizes_fills_no_memory(monkeypatch):
     monkeypatch.setattr(wire._Heads, "stored", wire._MAX_HEADS - 3)
     for size in range(20, 40):
-        assert as_read([pair_of("sizes", "x" * size)]) == {"sizes": "x" * size}
-    name = wire._names[b"\x0a\x05sizes"]
+        assert as_read([pair_of("only here", "x" * size)]) == {"only here": "x" * size}
+    name = wire._names[b"\x0a\x09only here"]
     assert len(name.heads) <= 3
     assert wire._Heads.stored == wire._MAX_HEADS
 

@@ -70,6 +70,7 @@ from agl_core.plugins._trace import TRACE_VARIABLE
 
 if TYPE_CHECKING:
     from agl_core.plugins._configured import ComponentConfig, configured_by
+    from agl_core.plugins._descriptions import option_descriptions
     from agl_core.plugins._events import (
         add_listener,
         flush_listeners,
@@ -143,6 +144,7 @@ __all__ = [
     "known_names",
     "load_resource_type",
     "notify",
+    "option_descriptions",
     "package_of",
     "read_config_file",
     "remedy",
@@ -175,6 +177,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         **dict.fromkeys(("EventPipe", "EventSender"), "agl_core.plugins._forwarding"),
         **dict.fromkeys(("ComponentConfig", "configured_by"), "agl_core.plugins._configured"),
+        "option_descriptions": "agl_core.plugins._descriptions",
         "load_resource_type": "agl_core.plugins._resource_types",
         "template_engine": "agl_core.plugins._resource_types",
     },

@@ -43,9 +43,10 @@ _EITHER: Final = inspect.Parameter.POSITIONAL_OR_KEYWORD
 class ComponentConfig(BaseModel):
     """Base of config models: rejects unknown options, and is immutable.
 
-    The docstring of a field is its description. ``Field(kw_only=False)`` also lets the constructor
-    take the field by position. A field that holds a live object (a client, a store) has the
-    object's class as its type and ``Field(exclude=True)``; only Python code can set it.
+    The docstring of a field is its description (:func:`option_descriptions`).
+    ``Field(kw_only=False)`` also lets the constructor take the field by position. A field that
+    holds a live object (a client, a store) has the object's class as its type and
+    ``Field(exclude=True)``; only Python code can set it.
     """
 
     model_config = ConfigDict(
@@ -53,7 +54,6 @@ class ComponentConfig(BaseModel):
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
-        use_attribute_docstrings=True,
     )
 
 

@@ -12,7 +12,12 @@ import pytest
 from pydantic import Field
 
 from agl_core.errors import ConfigError
-from agl_core.plugins import ComponentConfig, build_component, configured_by
+from agl_core.plugins import (
+    ComponentConfig,
+    build_component,
+    configured_by,
+    option_descriptions,
+)
 from agl_train import lightning_cli
 
 
@@ -137,7 +142,7 @@ def test_a_model_is_not_changed_and_describes_its_fields():
     config = ShelfConfig(path="p")
     with pytest.raises(ValueError, match="frozen"):
         config.path = "q"  # pyright: ignore[reportAttributeAccessIssue]
-    assert ShelfConfig.model_fields["path"].description == "The file of the shelf."
+    assert option_descriptions(ShelfConfig)["path"] == "The file of the shelf."
     assert config.model_dump() == {"path": "p", "mode": "fast", "n_runners": 1}
 
 

@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 class LoRAConfig(BaseModel):
     """A low-rank adapter (Hu et al., ICLR 2022), trained in place of all weights."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     r: int = Field(default=16, ge=1)
     """Rank."""

@@ -145,9 +145,18 @@ def _config_model(record: PluginRecord, spec: Spec) -> type[BaseModel] | None:
 
 def _schema(model: type[BaseModel] | None) -> dict[str, Any] | None:
     from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+    from pydantic_core.core_schema import ModelSchema
+
+    from agl_core.plugins import option_descriptions
 
     class Lenient(GenerateJsonSchema):
         """Gives an option that only Python code can set (such as a function) an empty schema."""
+
+        def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+            made = super().model_schema(schema)
+            for name, text in option_descriptions(schema["cls"]).items():
+                made["properties"].get(name, {}).setdefault("description", text)
+            return made
 
         def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
             return {}
@@ -159,7 +168,10 @@ def options_of(model: type[BaseModel]) -> list[list[str]]:
     """Return name, type, default and description of each option of a component, for people."""
     from pydantic_core import PydanticUndefined
 
+    from agl_core.plugins import option_descriptions
+
     rows: list[list[str]] = []
+    descriptions = option_descriptions(model)
     for name, field in model.model_fields.items():
         if field.default_factory is not None:
             default = "(new each time)"
@@ -167,7 +179,7 @@ def options_of(model: type[BaseModel]) -> list[list[str]]:
             default = "(required)"
         else:
             default = repr(getattr(field.default, "value", field.default))  # of an enum: its value
-        about = " ".join((field.description or "").split())
+        about = " ".join(descriptions.get(name, "").split())
         rows.append([name, type_name(field.annotation), default, about])
     return rows
 

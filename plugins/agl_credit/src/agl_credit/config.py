@@ -15,7 +15,7 @@ class CreditConfig(BaseModel):
     A text is its ``type``: ``credit="rtmc"``.
     """
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     type: Literal[
         "group", "discounted", "leave-one-turn-out", "tempo", "rtmc", "agents", "forked"

@@ -51,8 +51,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from devtools import dashboard as dashboard_page
 from devtools import (
+    dashboard as dashboard_page,
     demo_picture,
     diagrams,
     distributions,
@@ -61,13 +61,13 @@ from devtools import (
     llms_page,
     newcomer,
     package_lists,
+    packages as manifests,
     performance_page,
     scale_page,
     suites,
     type_checker,
     walk_docs,
 )
-from devtools import packages as manifests
 from devtools.environments import ENVS, editable, environment
 from devtools.process import ROOT, every, exit_code, run
 

@@ -9,7 +9,8 @@
 
     agl.Trainer(algorithm="baseline").fit(agent, tasks)
 
-Each public name is imported on first use, so ``import agl_core`` loads almost no modules.
+Each public name is imported on first use, so ``import agl_core`` loads almost no modules. The stub
+``__init__.pyi`` says where each comes from.
 """
 
 from __future__ import annotations
@@ -18,19 +19,17 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from agl_core._exports import HOMES
+from agl_core.lazy import lazy_names
 
 __version__ = "0.1.0"
 
-__all__ = sorted(HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+_own, _names, __all__ = lazy_names(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in HOMES:
-        value = getattr(import_module(HOMES[name]), name)
-    else:
-        value = _of_package(name)
-    globals()[name] = value
+    if name in __all__:
+        return _own(name)
+    value = globals()[name] = _of_package(name)
     return value
 
 
@@ -60,4 +59,4 @@ def _of_package(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+    return sorted({*globals(), *_names()})

@@ -1,32 +1,32 @@
-"""Public names that are imported at first use (PEP 562)."""
+"""Public names that are imported at first use (PEP 562).
+
+So a program imports what it uses, and the options of a component are checked without its
+implementation and the libraries behind it.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
+
+import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
 
 __all__ = ["lazy_names"]
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__`` for names that other modules define.
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return a package's ``__getattr__``, ``__dir__`` and ``__all__``, as its stub says.
 
-    The package imports the same names under ``TYPE_CHECKING``, for type checkers and readers.
+    The stub ``__init__.pyi`` beside the package imports each public name from its module, once for
+    type checkers, for readers, and for this function.
 
     Args:
         package: The package's ``__name__``.
-        homes: Module that defines each public name.
+        file: The package's ``__file__``.
+
+    Raises:
+        ValueError: There is no stub, or it imports from elsewhere than the package.
     """
-    namespace = vars(sys.modules[package])
-
-    def find(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = namespace[name] = getattr(import_module(homes[name]), name)
-        return value
-
-    return find, lambda: sorted({*namespace, *homes})
+    return lazy_loader.attach_stub(package, file)

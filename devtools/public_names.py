@@ -26,7 +26,7 @@ class Module(NamedTuple):
     Attributes:
         name: Dotted name.
         path: Its file.
-        names: What it exports, sorted; the names of ``__all__``.
+        names: What it exports, sorted: the imports of its stub, or the names of ``__all__``.
     """
 
     name: str
@@ -54,14 +54,8 @@ def public_modules() -> list[Module]:
 
 def root_exports() -> dict[str, str]:
     """Return the module of each name that ``agl_core`` exports, from its stub."""
-    tree = ast.parse((ROOT / packages.CORE_MODULE / "__init__.pyi").read_text())
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return {
-        alias.asname or alias.name: str(node.module)
-        for node in imports
-        for alias in node.names
-        if str(node.module).startswith(packages.CORE_MODULE)
-    }
+    found = _imports(ROOT / packages.CORE_MODULE / "__init__.pyi")
+    return {name: f"{packages.CORE_MODULE}.{module}" for name, module in found.items()}
 
 
 def options() -> Iterator[Option]:
@@ -94,11 +88,23 @@ def _dotted(path: Path) -> str:
 
 
 def _exports(path: Path) -> tuple[str, ...]:
+    if (stub := path.with_suffix(".pyi")).exists():
+        return tuple(sorted(_imports(stub)))
     for node in _tree(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             return tuple(sorted(ast.literal_eval(node.value)))  # pyright: ignore
     return ()
+
+
+def _imports(stub: Path) -> dict[str, str]:
+    """Return the module of each name that a stub imports, relative to its package."""
+    return {
+        alias.name: str(node.module)
+        for node in _tree(stub).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 @cache

@@ -39,12 +39,13 @@ from agl_core.types import (
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource as SdkResource
-    from opentelemetry.sdk.trace import Event as SdkEvent
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import Link as SdkLink
-    from opentelemetry.trace import Span as OpenSpan
-    from opentelemetry.trace import SpanContext as SdkSpanContext
-    from opentelemetry.trace import Status as SdkStatus
+    from opentelemetry.sdk.trace import Event as SdkEvent, ReadableSpan
+    from opentelemetry.trace import (
+        Link as SdkLink,
+        Span as OpenSpan,
+        SpanContext as SdkSpanContext,
+        Status as SdkStatus,
+    )
 
 _NANOSECONDS: Final = 1e9  # per second
 _NO_TRACE: Final = "0" * 32

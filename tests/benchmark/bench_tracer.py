@@ -30,11 +30,9 @@ from agl_core.errors import StoreUnavailableError
 from agl_core.otel._convert import to_span
 from agl_core.store import encode_span
 from agl_core.types import Span
-from agl_scripted import Reply
-from agl_scripted import openai as scripted
+from agl_scripted import Reply, openai as scripted
 from agl_store_memory import InMemoryLightningStore
-from agl_tracer_otel import OtelTracer
-from agl_tracer_otel import model_calls as recording_of_calls
+from agl_tracer_otel import OtelTracer, model_calls as recording_of_calls
 
 ATTRIBUTES = {f"gen_ai.attribute.{number:02d}": "x" * 150 for number in range(32)}
 TOKENS = {"prompt_token_ids": list(range(4000)), "response_token_ids": list(range(1000))}

@@ -6,8 +6,7 @@ import math
 from statistics import NormalDist, fmean, stdev
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import (

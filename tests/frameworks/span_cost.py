@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agl_scripted import Reply
-from agl_scripted import openai as scripted
+from agl_scripted import Reply, openai as scripted
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 

@@ -6,8 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_core.genai import SseSplitter, dumps, event_bytes, loads, named_event, parse_path
 

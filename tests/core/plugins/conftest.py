@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agl_core.plugins import Registry, reset_registry
-from agl_core.plugins import _events as events
+from agl_core.plugins import Registry, _events as events, reset_registry
 
 SPEC = """
 from agl_core.plugins import {cls}, hookimpl

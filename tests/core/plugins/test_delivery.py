@@ -17,13 +17,13 @@ import pytest
 
 from agl_core.plugins import (
     EventPipe,
+    _delivery as delivery,
     add_listener,
     flush_listeners,
     hookimpl,
     notify,
     remove_listener,
 )
-from agl_core.plugins import _delivery as delivery
 from agl_core.plugins._events import has_listeners, heard_events
 
 pytestmark = pytest.mark.usefixtures("here")

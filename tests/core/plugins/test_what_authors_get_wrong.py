@@ -7,8 +7,7 @@ import time
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_adapters.vocabulary import Vocabulary
 from agl_core.adapter import AgentName, Dialect, MessageShape, dialect_mistakes

@@ -9,8 +9,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_core.errors import InvalidArgumentError, RolloutNotFoundError
 from agl_core.store import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 import agl_core.store
@@ -31,7 +30,7 @@ def test_importing_the_contract_imports_nothing_heavy():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+    with pytest.raises(AttributeError, match="Nothing"):
         agl_core.store.Nothing  # noqa: B018
 
 

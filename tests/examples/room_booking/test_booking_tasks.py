@@ -7,8 +7,7 @@ from datetime import date
 from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from solver import explain, grade, solve
 from tasks import EQUIPMENT, ROOMS, Booking, BookingTask, Needs, generate, make_splits

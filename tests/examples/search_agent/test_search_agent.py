@@ -11,8 +11,7 @@ import pytest
 from agl_scripted import real_or_scripted
 from index import Index
 from pages import Page, make_pages, make_questions
-from search_agent import client, exact_match, result_of
-from search_agent import index as shared_index
+from search_agent import client, exact_match, index as shared_index, result_of
 from search_model import answer
 
 MAIN = Path(__file__).parents[3] / "examples" / "search_agent" / "main.py"

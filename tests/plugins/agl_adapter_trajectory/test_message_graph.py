@@ -6,8 +6,7 @@ import json
 import random
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agl_adapter_trajectory import BreakCause, GraphLink, MessageGraph, TraceToTrajectory
 from agl_core.genai import output_messages

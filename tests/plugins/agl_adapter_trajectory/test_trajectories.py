@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agl_adapter_trajectory import BreakCause, TraceToTrajectory, TrajectoryRow
 from agl_adapters import to_messages

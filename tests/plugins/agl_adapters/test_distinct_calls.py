@@ -7,8 +7,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_adapters import TraceTree, distinct_calls, find_auxiliary_calls, total_tokens
 from agl_core.types import Span, TraceStatus

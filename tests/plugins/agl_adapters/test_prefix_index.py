@@ -3,8 +3,7 @@
 from array import array
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agl_adapters import PrefixIndex, common_prefix
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_algo_grpo import grpo, update
 from agl_algo_grpo.batches import Batch, Row, collate, forward_passes

@@ -11,8 +11,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 

@@ -14,8 +14,7 @@ import pytest
 from openai import OpenAI
 
 import agl_core as agl
-from agl_algo_grpo import GRPO, GRPOConfig
-from agl_algo_grpo import update as update_module
+from agl_algo_grpo import GRPO, GRPOConfig, update as update_module
 from agl_algo_grpo.batches import Row
 from agl_algo_grpo.serving import Serving
 from agl_core.errors import ConfigError

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import StoredRun
-from agl_algorithm_kit import lease as lease_module
+from agl_algorithm_kit import StoredRun, lease as lease_module
 from agl_core.errors import RunInUseError
 from agl_core.types import EnqueueRolloutRequest
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import Baseline, StoredRun, run_batch, stored_runs
-from agl_algorithm_kit import stored_run as run_module
+from agl_algorithm_kit import Baseline, StoredRun, run_batch, stored_run as run_module, stored_runs
 from agl_core.algorithm import Algorithm, Run, algo
 from agl_core.errors import InvalidArgumentError
 from agl_core.status import RUNNING_ATTEMPTS

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import Baseline, stored_runs
-from agl_algorithm_kit import history as history_module
+from agl_algorithm_kit import Baseline, history as history_module, stored_runs
 from agl_algorithm_kit.history import RunHistory
 from agl_core.agent import LitAgent
 from agl_core.algorithm import Algorithm, algo

@@ -16,8 +16,7 @@ import pytest
 
 from agl_core.execution import ExecutionEvent
 from agl_core.store import LightningStore
-from agl_exec_shm import SharedMemoryExecutionStrategy
-from agl_exec_shm import strategy as shm
+from agl_exec_shm import SharedMemoryExecutionStrategy, strategy as shm
 from agl_store_memory import InMemoryLightningStore
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_export import DpoOptions, ExportReport, Sample, Skip, dpo_rows
 

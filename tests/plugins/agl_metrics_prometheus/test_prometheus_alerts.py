@@ -12,9 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from agl_core.metrics import Metric
-from agl_core.metrics import _lifecycle as lifecycle
-from agl_core.metrics import _store as store
+from agl_core.metrics import Metric, _lifecycle as lifecycle, _store as store
 from agl_metrics_prometheus.alerts import ALERTS, metrics_of, rules
 from agl_metrics_prometheus.cli import prometheus
 from agl_proxy_direct import exchange as proxy

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from agl_core.metrics import Metric, Recorder, record, recording
 from agl_metrics_prometheus import PrometheusMetrics

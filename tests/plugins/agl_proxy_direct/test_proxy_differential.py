@@ -14,8 +14,7 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agl_proxy_direct import DirectProxy
 from agl_store_memory import InMemoryLightningStore

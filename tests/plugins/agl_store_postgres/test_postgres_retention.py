@@ -6,8 +6,7 @@ import time
 import pytest
 import pytest_asyncio
 
-from agl_store_postgres import PostgresLightningStore, maintenance
-from agl_store_postgres import schema as tables
+from agl_store_postgres import PostgresLightningStore, maintenance, schema as tables
 from agl_testing.samples import span_of
 
 

@@ -7,8 +7,7 @@ import hashlib
 import math
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic_core import from_json
 
 from agl_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import context as otel_context, trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from agl_core.emitter import emit_message, operation

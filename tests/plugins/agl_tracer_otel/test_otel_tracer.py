@@ -6,8 +6,7 @@ import pickle
 import threading
 
 import pytest
-from opentelemetry import context as otel_context
-from opentelemetry import trace as otel_trace
+from opentelemetry import context as otel_context, trace as otel_trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from agl_core.emitter import emit_message, emit_reward, find_final_reward, operation

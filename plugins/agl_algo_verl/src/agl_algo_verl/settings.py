@@ -43,8 +43,7 @@ def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
     Raises:
         ConfigError: A key is unknown or a value is invalid.
     """
-    from hydra import compose as compose_defaults
-    from hydra import initialize_config_module
+    from hydra import compose as compose_defaults, initialize_config_module
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 

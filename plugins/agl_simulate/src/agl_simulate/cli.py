@@ -118,8 +118,7 @@ def simulate(
     come from the rollouts in a store. Predicts the throughput, what is idle, the time in the queue,
     the staleness and the cost, and says what saturates first.
     """
-    from agl_simulate import Cluster, advise
-    from agl_simulate import simulate as run
+    from agl_simulate import Cluster, advise, simulate as run
 
     if store is not None:
         if url is not None or path is not None:

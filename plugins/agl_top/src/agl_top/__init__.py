@@ -4,17 +4,6 @@
 people or as JSON, once or whenever something changes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from agl_core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from agl_top.snapshot import Sampler, Snapshot
-
-__all__ = ["Sampler", "Snapshot"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__, {"Sampler": "agl_top.snapshot", "Snapshot": "agl_top.snapshot"}
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace as otel_trace
+from opentelemetry import context as otel_context, trace as otel_trace
 
 from agl_core.errors import MissingDependencyError
 from agl_core.otel import record_failure

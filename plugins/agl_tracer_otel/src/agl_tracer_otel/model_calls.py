@@ -20,8 +20,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import context as otel_context, trace
 
 from agl_core.genai import Json, Protocol, get_protocol, loads, parse_path
 from agl_core.otel import record_failure

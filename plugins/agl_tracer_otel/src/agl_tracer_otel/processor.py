@@ -18,8 +18,7 @@ from opentelemetry.trace import get_current_span
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace import Span as SdkSpan
+    from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan
 
     from agl_tracer_otel.recording import TraceRecording
 

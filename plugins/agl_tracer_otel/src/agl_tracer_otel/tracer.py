@@ -17,8 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from opentelemetry import context as otel_context
-from opentelemetry import trace as otel_trace
+from opentelemetry import context as otel_context, trace as otel_trace
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 

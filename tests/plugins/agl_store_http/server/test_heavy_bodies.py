@@ -9,8 +9,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import EnqueueRolloutRequest, Span

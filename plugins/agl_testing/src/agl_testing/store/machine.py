@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, get_args
 
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace as otel_trace
+from opentelemetry import context as otel_context, trace as otel_trace
 
 from agl_core.emitter import emit_message
 from agl_core.store import LightningStore

@@ -1,0 +1,2 @@
+from .algorithm import VERL as VERL
+from .config import VERLConfig as VERLConfig

@@ -1,0 +1,4 @@
+from .app import (
+    DashboardApp as DashboardApp,
+    make_app as make_app,
+)

@@ -1,0 +1,6 @@
+from .agent import (
+    Player as Player,
+    PromptedPlayer as PromptedPlayer,
+)
+from .environment import load as load
+from .options import GymnasiumOptions as GymnasiumOptions

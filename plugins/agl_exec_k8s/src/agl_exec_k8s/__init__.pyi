@@ -1,0 +1,2 @@
+from .config import KubernetesConfig as KubernetesConfig
+from .strategy import KubernetesExecutionStrategy as KubernetesExecutionStrategy

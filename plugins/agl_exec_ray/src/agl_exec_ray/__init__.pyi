@@ -1,0 +1,2 @@
+from .config import RayConfig as RayConfig
+from .strategy import RayExecutionStrategy as RayExecutionStrategy

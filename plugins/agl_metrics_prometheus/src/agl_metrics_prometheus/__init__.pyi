@@ -1,0 +1,4 @@
+from .metrics import (
+    PrometheusConfig as PrometheusConfig,
+    PrometheusMetrics as PrometheusMetrics,
+)

@@ -1,0 +1,1 @@
+from .proxy import LiteLLMProxy as LiteLLMProxy

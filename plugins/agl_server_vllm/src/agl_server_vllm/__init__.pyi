@@ -1,0 +1,2 @@
+from .config import VLLMConfig as VLLMConfig
+from .server import VLLMServer as VLLMServer

@@ -1,0 +1,2 @@
+from .config import MongoConfig as MongoConfig
+from .store import MongoLightningStore as MongoLightningStore

@@ -1,0 +1,2 @@
+from .config import PostgresConfig as PostgresConfig
+from .store import PostgresLightningStore as PostgresLightningStore

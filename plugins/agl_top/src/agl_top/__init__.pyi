@@ -1,0 +1,4 @@
+from .snapshot import (
+    Sampler as Sampler,
+    Snapshot as Snapshot,
+)

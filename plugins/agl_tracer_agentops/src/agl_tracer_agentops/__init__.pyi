@@ -1,0 +1,2 @@
+from .config import AgentOpsTracerConfig as AgentOpsTracerConfig
+from .tracer import AgentOpsTracer as AgentOpsTracer

@@ -1,0 +1,2 @@
+from .config import WeaveTracerConfig as WeaveTracerConfig
+from .tracer import WeaveTracer as WeaveTracer

@@ -29,4 +29,4 @@ def lazy_names(
     Raises:
         ValueError: There is no stub, or it imports from elsewhere than the package.
     """
-    return lazy_loader.attach_stub(package, file)
+    return lazy_loader.attach_stub(package, file)  # pyright: ignore[reportUnknownVariableType]

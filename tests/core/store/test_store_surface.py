@@ -31,7 +31,7 @@ def test_importing_the_contract_imports_nothing_heavy():
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="Nothing"):
-        agl_core.store.Nothing  # noqa: B018
+        agl_core.store.Nothing  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_memory_store_is_built_by_name():

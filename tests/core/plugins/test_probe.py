@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -8,6 +9,7 @@ from agl_core.errors import PluginBrokenError
 from agl_core.plugins import get_registry
 from agl_doctor.examine import examine
 from agl_doctor.probe import Report, main, probe
+from agl_doctor.probe_server import CAN_FORK
 
 
 @pytest.fixture
@@ -142,3 +144,22 @@ def test_a_pinnable_conflict_is_examined_and_stays_a_conflict(here, spec_source)
     findings = examine(records, timeout=60)
     assert [(f.dist, f.status) for f in findings] == [("one", "conflict"), ("two", "conflict")]
     assert all(f.seconds > 0 for f in findings)
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="probes are no children of a common process")
+def test_a_plugin_that_kills_the_parent_of_its_process_harms_no_other(
+    here, spec_source, monkeypatch
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # all have one parent
+    store = "from agl_store_memory import InMemoryLightningStore as S\n"
+    bodies = {"killer": "import os\nos.kill(os.getppid(), 9)\n" + store, "other": store}
+    for name, body in bodies.items():
+        hooks = spec_source("store", name=name, api=1, factory=f"{name}_impl:S")
+        here.install(
+            f"agl-{name}",
+            entry_points={f"store.{name}": f"{name}_hooks"},
+            modules={f"{name}_hooks.py": hooks, f"{name}_impl.py": body},
+        )
+    records = [get_registry().find("store", name) for name in bodies]
+    _, other = examine(records, build=False, timeout=60)
+    assert (other.key, other.status) == ("store.other", "ok"), other.note

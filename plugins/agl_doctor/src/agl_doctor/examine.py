@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 
 from agl_core.plugins import PluginRecord
+from agl_doctor.prober import Prober
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,78 +61,65 @@ def examine(
     Returns:
         One result for each record, in their order.
     """
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        waiting = [pool.submit(_examine, record, timeout, build) for record in records]
-        for done in as_completed(waiting):
-            if tell is not None:
-                tell(done.result())
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool, ExitStack() as stack:
+        home = stack.enter_context(TemporaryDirectory(prefix="agl-doctor-"))
+        free: SimpleQueue[Prober] = SimpleQueue()
+        for _ in range(workers):
+            free.put(stack.enter_context(Prober(Path(home))))
+        waiting = [pool.submit(_examine, record, free, timeout, build) for record in records]
+        try:
+            for done in as_completed(waiting):
+                if tell is not None:
+                    tell(done.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return [done.result() for done in waiting]
 
 
-def _examine(record: PluginRecord, timeout: float, build: bool) -> Examined:
+def _examine(
+    record: PluginRecord, free: SimpleQueue[Prober], timeout: float, build: bool
+) -> Examined:
     if record.status not in ("ok", "conflict"):
         return _finding(record, record.status, record.error, 0.0)
-    with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
-        report = Path(folder) / "report.json"
-        scratch = Path(folder) / "scratch"
-        scratch.mkdir()
-        start = time.perf_counter()
-        ending, complaint = _run_probe(record, report, scratch, timeout, build)
-        seconds = time.perf_counter() - start
-        if ending is None:
-            return _finding(record, "broken", f"not finished after {timeout:g} s", seconds)
-        if not report.exists():
-            note = f"ended its process with code {ending}"
-            note = f"{note}: {complaint}" if complaint else note
-            return _finding(record, "broken", note, seconds)
-        found = json.loads(report.read_text(encoding="utf-8"))
-    status, note = found["status"], found["note"]
-    if status in ("ok", "warning") and record.status == "conflict":
-        status, note = "conflict", record.error
-    return _finding(record, status, note, found["seconds"])
+    prober = free.get()
+    try:
+        with TemporaryDirectory(prefix="agl-doctor-") as folder:
+            found = _probed(record, prober, Path(folder), timeout, build)
+    finally:
+        free.put(prober)
+    if found.status in ("ok", "warning") and record.status == "conflict":
+        return _finding(record, "conflict", record.error, found.seconds)
+    return found
+
+
+def _probed(
+    record: PluginRecord, prober: Prober, folder: Path, timeout: float, build: bool
+) -> Examined:
+    scratch, output, report = folder / "scratch", folder / "output", folder / "report.json"
+    scratch.mkdir()
+    arguments = (str(report), json.dumps(record.as_json()), "build" if build else "import")
+    start = time.perf_counter()
+    # Its output goes to a file: a process that the plugin started could hold a pipe open for ever.
+    code = prober.run(scratch, output, arguments, timeout)
+    seconds = time.perf_counter() - start
+    if code is None:
+        return _finding(record, "broken", f"not finished after {timeout:g} s", seconds)
+    if not report.exists():
+        note = f"ended its process with code {code}"
+        complaint = _last_line(output)
+        return _finding(record, "broken", f"{note}: {complaint}" if complaint else note, seconds)
+    found = json.loads(report.read_text(encoding="utf-8"))
+    return _finding(record, found["status"], found["note"], found["seconds"])
 
 
 def _finding(record: PluginRecord, status: str, note: str, seconds: float) -> Examined:
     return Examined(record.key, record.dist, record.version, status, note, seconds)
 
 
-def _run_probe(
-    record: PluginRecord, report: Path, scratch: Path, timeout: float, build: bool
-) -> tuple[int | None, str]:
-    """Run the probe; return its exit code (None: timed out) and its last line of output."""
-    command = [sys.executable, "-m", "agl_doctor.probe", str(report)]
-    command += [json.dumps(record.as_json()), "build" if build else "import"]
-    # A file instead of a pipe: a process that the plugin started could hold a pipe open for ever.
-    with (scratch.parent / "output").open("w+b") as output:
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            cwd=scratch,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a process group, which _end() can kill as a whole
-        )
-        try:
-            process.wait(timeout)
-            code: int | None = process.returncode
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
-        output.seek(0)
-        lines = output.read().decode(errors="replace").split("\n")
-    words = [line.strip() for line in lines if line.strip()]
-    return code, words[-1][:300] if words else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the probe and the processes that it started."""
-    if os.name == "posix":
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            process.kill()  # the process group is gone; kill the probe if it still runs
-    else:
-        process.kill()
-    process.wait()
+def _last_line(output: Path) -> str:
+    """Return the last line that a probe has printed; empty if it has printed nothing."""
+    text = output.read_text(errors="replace") if output.exists() else ""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,8 +1,7 @@
 """Loads one plugin and reports: ``python -m agl_doctor.probe REPORT PLUGIN build|import``.
 
-``PLUGIN`` is the plugin's record as JSON. The result is written to the file ``REPORT`` as JSON. The
-caller (:mod:`agl_doctor.examine`) sets the time limit; a missing report tells it that the
-plugin ended the process.
+``PLUGIN`` is the plugin's record as JSON. The result is written to the file ``REPORT`` as JSON. A
+missing report tells the caller (:mod:`agl_doctor.examine`) that the plugin ended the process.
 """
 
 from __future__ import annotations
@@ -103,7 +102,9 @@ def main(report: str, plugin: str, build: str) -> None:
     except BaseException as error:
         status, note = "broken", error_text(error)
     found = {"status": status, "note": note, "seconds": time.perf_counter() - start}
-    Path(report).write_text(json.dumps(found), encoding="utf-8")
+    unfinished = Path(f"{report}.part")  # it may be killed at any time
+    unfinished.write_text(json.dumps(found), encoding="utf-8")
+    unfinished.replace(report)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store._compat import adapt_methods
 from agl_core.store._encoded import EncodedSpan, encode_span
+from agl_core.store._request_key import key_of_place
 from agl_core.store._values import (
     UNSET,
     FilterLogic,
@@ -152,12 +153,15 @@ class LightningStore(ABC):
 
         The default enqueues one rollout after another.
         """
-        return [
-            await self.enqueue_rollout(
-                item.input, item.mode, item.resources_id, item.config, item.metadata
-            )
-            for item in rollouts
-        ]
+        made: list[Rollout] = []
+        for item in rollouts:
+            with key_of_place(len(made)):
+                made.append(
+                    await self.enqueue_rollout(
+                        item.input, item.mode, item.resources_id, item.config, item.metadata
+                    )
+                )
+        return made
 
     # -- claiming work ---------------------------------------------------------------------------
 
@@ -189,7 +193,8 @@ class LightningStore(ABC):
         """
         claimed: list[AttemptedRollout] = []
         while len(claimed) < limit:
-            one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
+            with key_of_place(len(claimed)):
+                one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
             if one is None:
                 break
             claimed.append(one)

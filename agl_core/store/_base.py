@@ -31,6 +31,7 @@ stores that keep their own data implements all of it once, on a port for a datab
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,6 +90,14 @@ class LightningStore(ABC):
     async def statistics(self) -> LightningStoreStatistics:
         """Return counts of what is stored."""
         return LightningStoreStatistics(name=type(self).__name__)
+
+    async def now(self) -> float:
+        """Return the store's clock, in epoch seconds.
+
+        All times of its records but those of spans are from it. The clock of another machine may
+        differ. The default is this process's clock.
+        """
+        return time.time()
 
     def otlp_traces_endpoint(self) -> str:
         """Return the URL that accepts OTLP/HTTP traces; it ends in ``/v1/traces``.

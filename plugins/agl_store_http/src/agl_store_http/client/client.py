@@ -64,7 +64,7 @@ from agl_store_http.client.codecs import (
     read_page,
     rollout_fields,
 )
-from agl_store_http.client.config import ClientConfig
+from agl_store_http.client.config import API_PREFIX, ClientConfig
 from agl_store_http.client.events import listen
 from agl_store_http.client.spans import SpanSender
 from agl_store_http.client.transport import Reply, RequestFailed, Transport
@@ -126,6 +126,12 @@ class LightningStoreClient(BatchingStore):
 
     @property
     def server_address(self) -> str:
+        """Base URL of the server's API, as in 0.3, e.g. ``http://127.0.0.1:4747/v1/agl``."""
+        return self.server_address_root + API_PREFIX
+
+    @property
+    def server_address_root(self) -> str:
+        """URL of the server, e.g. ``http://127.0.0.1:4747``."""
         return self._transport.address
 
     @property
@@ -140,7 +146,7 @@ class LightningStoreClient(BatchingStore):
         )
 
     def otlp_traces_endpoint(self) -> str:
-        return f"{self.server_address}/v1/traces"
+        return f"{self.server_address_root}/v1/traces"
 
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         return self._attempt_tokens.get((rollout_id, attempt_id))
@@ -425,8 +431,8 @@ class LightningStoreClient(BatchingStore):
         if any(rollout.mode not in modes for rollout in page):
             # Version 0.3 ignores fields that it does not know.
             raise InvalidArgumentError(
-                f"the server at {self.server_address} is of an older version and does not filter "
-                "by mode"
+                f"the server at {self.server_address_root} is of an older version and does not "
+                "filter by mode"
             )
         return page
 

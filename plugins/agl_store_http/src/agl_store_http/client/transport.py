@@ -22,13 +22,13 @@ from agl_core.errors import (
     StoreUnavailableError,
     error_class,
 )
+from agl_store_http.client.config import API_PREFIX
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
+__all__ = ["Reply", "RequestFailed", "Transport", "refusal"]
 
-API_PREFIX: Final = "/v1/agl"
 _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
 _PROBE_SECONDS: Final = 1.0

@@ -182,7 +182,9 @@ async def run_runner(
         StoreUnavailableError: The server was lost and has not come back in time.
     """
     if access.shared.value is not None:
-        await _run_again_if_interrupted(bundle, access.shared.value, worker_id, stop)
+        claims = _NotesClaims()
+        store = intercept(access.shared.value, claims)
+        await _run_again_if_interrupted(bundle, store, claims, worker_id, stop)
         return
     url = access.url if isinstance(access.url, str) else await _receive(access.url, stop)
     if url is None:
@@ -190,7 +192,7 @@ async def run_runner(
     client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
     try:
         await client.come(worker_name(worker_id))
-        await _run_again_if_interrupted(bundle, client, worker_id, stop)
+        await _run_again_if_interrupted(bundle, client, client, worker_id, stop)
         await client.leave(worker_name(worker_id))
     finally:
         await client.close()
@@ -213,7 +215,11 @@ class _NotesClaims(Interceptor):
 
 
 async def _run_again_if_interrupted(
-    bundle: RunnerBundle, store: LightningStore, worker_id: int, stop: ExecutionEvent
+    bundle: RunnerBundle,
+    store: LightningStore,
+    claims: RunnerClient | _NotesClaims,
+    worker_id: int,
+    stop: ExecutionEvent,
 ) -> None:
     """Run a bundle, and again after a KeyboardInterrupt that the agent or a library of it raised.
 
@@ -222,8 +228,6 @@ async def _run_again_if_interrupted(
     Raises:
         RunFailedError: The interrupt came before any work; it would come again.
     """
-    claims = _NotesClaims()
-    store = intercept(store, claims)
     while True:
         claims.claimed = False
         try:

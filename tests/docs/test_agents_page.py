@@ -15,7 +15,7 @@ PAGE = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
 CODE = re.findall(r"`([^`]+)`", PAGE)
 LINKS = re.findall(r"\]\(([^)]+)\)", PAGE)
 MADE = re.compile(r"[\w./-]*/[\w./-]*|[\w-]+\.(?:md|txt|py|toml)")
-"""What looks like a file or a folder."""
+"""Code on the page that is a path of a file or a folder."""
 NOT_HERE = {"hooks.py"}
 """Names of files that are in each plugin."""
 

@@ -110,11 +110,14 @@ def test_addresses_and_keys_of_providers_come_from_the_environment(
     }
 
 
+@pytest.mark.parametrize("value", [None, ""])
 def test_without_variables_the_addresses_are_the_providers(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")
+        if value is None:
+            monkeypatch.delenv(name)
     (backend,) = make(model_list=PAID[:1])._backends
     assert (backend.api_base, backend.api_key) == ("https://api.openai.com/v1", None)
 

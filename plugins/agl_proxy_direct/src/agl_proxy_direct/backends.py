@@ -200,7 +200,7 @@ def _completed(entry: ModelEntry) -> ModelEntry:
         return entry
     found = {
         "api_base": os.environ.get(provider.base_variable),
-        "api_key": params.api_key or os.environ.get(provider.key_variable),
+        "api_key": params.api_key or os.environ.get(provider.key_variable) or None,
     }
     return entry.model_copy(update={"litellm_params": params.model_copy(update=found)})
 

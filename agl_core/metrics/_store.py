@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any, Final
 
 from agl_core.metrics._active import Recorder, is_recording, record
@@ -66,7 +66,7 @@ async def _sample(store: LightningStore) -> None:
     while True:
         try:
             queued = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=0)
-            now = (await store.statistics()).get("time", time())
+            now = await store.now()
             known = (await store.query_workers()).items
             workers = Counter(worker_status(worker, now=now) for worker in known)
         except Exception as error:

@@ -191,6 +191,9 @@ class ProviderSpec(Spec):
         token_ids: Whether the backend returns token ids on ``return_token_ids``.
         logprobs: Whether the proxy may request log-probabilities in every call.
         stream_usage: Whether the backend supports ``stream_options.include_usage``.
+        key_variable: Environment variable with the key for entries of a model list that name no
+            base URL and no key; empty if there is none.
+        base_variable: The same for the base URL of such an entry.
     """
 
     protocols: tuple[str, ...]
@@ -200,6 +203,8 @@ class ProviderSpec(Spec):
     token_ids: bool = False
     logprobs: bool = False
     stream_usage: bool = False
+    key_variable: str = ""
+    base_variable: str = ""
 
     def resolve(self, record: PluginRecord) -> ProviderSpec:
         """Check the values, which a proxy uses as they are."""
@@ -234,6 +239,9 @@ class ProviderSpec(Spec):
         for name in ("token_ids", "logprobs", "stream_usage"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{name} is {getattr(self, name)!r}, not True or False"
+        for name in ("key_variable", "base_variable"):
+            if not isinstance(getattr(self, name), str):
+                yield f"{name} is {getattr(self, name)!r}, not the name of a variable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ stores that keep their own data implements all of it once, on a port for a datab
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
 from agl_core.store._compat import adapt_methods
 from agl_core.store._encoded import EncodedSpan, encode_span
+from agl_core.store._request_key import key_of_place
 from agl_core.store._values import (
     UNSET,
     FilterLogic,
@@ -88,6 +90,14 @@ class LightningStore(ABC):
     async def statistics(self) -> LightningStoreStatistics:
         """Return counts of what is stored."""
         return LightningStoreStatistics(name=type(self).__name__)
+
+    async def now(self) -> float:
+        """Return the store's clock, in epoch seconds.
+
+        All times of its records but those of spans are from it. The clock of another machine may
+        differ. The default is this process's clock.
+        """
+        return time.time()
 
     def otlp_traces_endpoint(self) -> str:
         """Return the URL that accepts OTLP/HTTP traces; it ends in ``/v1/traces``.
@@ -152,12 +162,15 @@ class LightningStore(ABC):
 
         The default enqueues one rollout after another.
         """
-        return [
-            await self.enqueue_rollout(
-                item.input, item.mode, item.resources_id, item.config, item.metadata
-            )
-            for item in rollouts
-        ]
+        made: list[Rollout] = []
+        for item in rollouts:
+            with key_of_place(len(made)):
+                made.append(
+                    await self.enqueue_rollout(
+                        item.input, item.mode, item.resources_id, item.config, item.metadata
+                    )
+                )
+        return made
 
     # -- claiming work ---------------------------------------------------------------------------
 
@@ -189,7 +202,8 @@ class LightningStore(ABC):
         """
         claimed: list[AttemptedRollout] = []
         while len(claimed) < limit:
-            one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
+            with key_of_place(len(claimed)):
+                one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
             if one is None:
                 break
             claimed.append(one)

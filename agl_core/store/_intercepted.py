@@ -133,6 +133,7 @@ class InterceptedStore(LightningStore):
 
     # A loop would be shorter, but type checkers would consider the class abstract.
     statistics = _forwarded(LightningStore.statistics)
+    now = _forwarded(LightningStore.now)
     start_rollout = _forwarded(LightningStore.start_rollout)
     enqueue_rollout = _forwarded(LightningStore.enqueue_rollout)
     enqueue_many_rollouts = _forwarded(LightningStore.enqueue_many_rollouts)

@@ -8,6 +8,8 @@ that outlives the server, or that several servers share, does not create them tw
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -27,3 +29,20 @@ def id_from_key(prefix: str, key: str, place: int = 0, *, length: int = 12) -> s
         length: Number of hex digits.
     """
     return prefix + hashlib.sha256(f"{prefix}{key}/{place}".encode()).hexdigest()[:length]
+
+
+@contextmanager
+def key_of_place(place: int) -> Generator[None]:
+    """Give one record of a creating call a key of its own, the same at each repetition.
+
+    Calls under one key create one record: without this a batch of single calls would be one.
+
+    Args:
+        place: Index of the record among those that the call creates.
+    """
+    key = current_request_key.get()
+    reset = current_request_key.set(f"{key}/{place}" if key is not None and place else key)
+    try:
+        yield
+    finally:
+        current_request_key.reset(reset)

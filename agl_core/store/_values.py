@@ -63,8 +63,6 @@ class LightningStoreStatistics(TypedDict, total=False):
     total_resources: int
     total_workers: int
     uptime: float
-    time: float
-    """The store's clock, which all times of its records but those of spans are from."""
     total_span_bytes: int
     eviction_threshold_bytes: int
     safe_threshold_bytes: int

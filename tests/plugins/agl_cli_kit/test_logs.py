@@ -200,6 +200,7 @@ def test_propagation(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_others_are_disabled_only_if_asked() -> None:
     other = logging.getLogger("other")
+    kept = [logging.getLogger(f"{name}.inner") for name in ("agl_runner", "agl_cli_kit", "mine")]
     setup_logging(console=False)
     assert not other.disabled
     before = {
@@ -208,8 +209,9 @@ def test_others_are_disabled_only_if_asked() -> None:
         if isinstance(log, logging.Logger) and not log.disabled
     }
     try:
-        setup_logging(console=False, disable_existing_loggers=True)
+        setup_logging(console=False, disable_existing_loggers=True, apply_to=["mine"])
         assert other.disabled
+        assert [logger.name for logger in kept if logger.disabled] == []
         assert not logging.getLogger("agl_core.runner").disabled
     finally:
         for log in before:

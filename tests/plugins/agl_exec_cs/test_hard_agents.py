@@ -26,6 +26,7 @@ from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
 from agl_core.types import PromptTemplate, Rollout
 from agl_store_memory import InMemoryLightningStore
+from agl_tracer_dummy import DummyTracer
 from tests.processes import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -165,6 +166,23 @@ def test_interrupts_exits_and_forks_of_an_agent_end_no_runner(
     said = capfd.readouterr().err
     assert "no room\n" in said
     assert "ValueError: in the child" in said
+
+
+class InterruptedTracer(DummyTracer):
+    """Its library gives up while a runner starts."""
+
+    def init_worker(self, *args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_the_first_rollout_ends_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strategy = {"type": "cs", "server_port": 0, "start_method": "fork"}
+    trainer = Trainer(tracer=InterruptedTracer(), strategy=strategy, n_runners=2)
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt before the first rollout"):
+        trainer.dev(ends_oddly, ["ok", "ok"])
+    assert "the runner goes on" not in caplog.text
 
 
 def test_errors_without_a_readable_text_fail_their_attempts() -> None:

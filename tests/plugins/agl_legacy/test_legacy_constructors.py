@@ -172,6 +172,16 @@ def test_capabilities_have_every_key(agl: Any) -> None:
     assert known <= set(agl.LightningStoreClient(URL).capabilities)
 
 
+@pytest.mark.parametrize("given", [URL, f"{URL}/", f"{URL}/v1/agl", f"{URL}/v1/agl/"])
+def test_addresses_are_those_of_the_api_and_the_server(agl: Any, given: str) -> None:
+    client = agl.LightningStoreClient(given)
+    assert client.server_address == f"{URL}/v1/agl"
+    assert client.server_address_root == URL
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), "127.0.0.1", 4999)
+    assert server.server_address == "http://127.0.0.1:4999/v1/agl"
+    assert server.server_address_root == server.endpoint
+
+
 def test_deprecated_arguments_of_the_trainer(agl: Any) -> None:
     with pytest.warns(DeprecationWarning, match="is deprecated; use"):
         trainer = agl.Trainer(n_workers=3, max_tasks=2, daemon=True, strategy="shm")

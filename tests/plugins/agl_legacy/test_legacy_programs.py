@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -41,10 +43,19 @@ def test_class_agents_and_worker_processes(output_of: OutputOf, free_port: FreeP
 
 
 @pytest.mark.slow
-def test_the_roles_of_a_program_in_two_terminals(start: Any, free_port: FreePort) -> None:
+@pytest.mark.parametrize("first", ["algorithm", "runner"])
+def test_the_roles_of_a_program_in_two_terminals(
+    start: Any, free_port: FreePort, first: str
+) -> None:
     port = free_port()
-    algorithm = start("class_agent.py", PORT=port, AGL_CURRENT_ROLE="algorithm")
-    runner = start("class_agent.py", PORT=port, AGL_CURRENT_ROLE="runner")
+    second = "runner" if first == "algorithm" else "algorithm"
+    with socket.create_server(("127.0.0.1", port)) if first == "runner" else nullcontext() as door:
+        started = {first: start("class_agent.py", PORT=port, AGL_CURRENT_ROLE=first)}
+        if door is not None:  # wait until the runner has looked for its algorithm
+            door.settimeout(60)
+            door.accept()[0].close()
+    started[second] = start("class_agent.py", PORT=port, AGL_CURRENT_ROLE=second)
+    algorithm, runner = started["algorithm"], started["runner"]
     output, errors = algorithm.communicate(timeout=60)
     assert output.splitlines() == [
         "train 1 succeeded 0.5",

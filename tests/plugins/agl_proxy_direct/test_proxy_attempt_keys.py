@@ -122,7 +122,7 @@ async def test_a_key_is_valid_for_its_own_attempt_only(
     path = f"rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}"
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
     token = mint_token(SECRET, "algorithm", lifetime=60)
-    algorithm = LightningStoreClient(runner_client.server_address, auth_token=token)
+    algorithm = LightningStoreClient(runner_client.server_address_root, auth_token=token)
     await algorithm.add_resources({"llm": proxy.as_resource()})
     tried = await algorithm.enqueue_rollout({"other": path})
     await algorithm.close()

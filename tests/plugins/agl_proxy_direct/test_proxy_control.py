@@ -258,3 +258,18 @@ async def test_a_model_list_from_http_does_not_read_the_environment(
         async with session.post(proxy.base_url + "/chat/completions", json=CHAT) as reply:
             assert reply.status == 200  # the backends are unchanged
     assert secret not in str(models.requests)
+
+
+async def test_a_model_list_from_http_gets_no_address_of_the_environment(
+    serve: Any, backend: Any, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_BASE_URL", models.base_url)
+    proxy = await serve(backend(models))
+    entry = {"model_name": "m", "litellm_params": {"model": "openai/gpt"}}
+    url = proxy.base_url.removesuffix("/v1") + "/control"
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/models", json={"model_list": [entry]}) as reply:
+            assert reply.status == 200, await reply.text()
+        async with session.get(f"{url}/status") as reply:
+            found = await reply.json()
+    assert [each["api_base"] for each in found["backends"]] == ["https://api.openai.com/v1"]

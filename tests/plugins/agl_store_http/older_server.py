@@ -12,7 +12,7 @@ from agl_store_http import StoreApp
 __all__ = ["OlderApp"]
 
 _LATER_ROUTES = re.compile(
-    r"/v1/agl/(events|training.*|spans/.*batch|rollouts/(counts|summaries|[^/]+/calls))"
+    r"/v1/agl/(events|time|training.*|spans/.*batch|rollouts/(counts|summaries|[^/]+/calls))"
     r"|/v1/agl/.*/return"
 )
 _LATER_ORDERS = ("reward", "duration")

@@ -91,10 +91,10 @@ async def test_times_are_shown_by_the_clock_of_the_store(agl_clock, monkeypatch,
     await store.dequeue_rollout("runner")
     told = agl_clock.now + 65
 
-    async def statistics():
-        return {"name": "elsewhere", "time": told}
+    async def now():
+        return told
 
-    monkeypatch.setattr(store, "statistics", statistics)
+    monkeypatch.setattr(store, "now", now)
     agl_clock.advance(ahead)
     snapshot = await Sampler(store).take()
     assert snapshot.time == told

@@ -82,7 +82,8 @@ def setup_logging(
         console: Whether to log to standard error.
         color: Whether the console log is drawn by Rich, if standard error is a terminal.
         propagate: Whether records also go to the root logger's handlers.
-        disable_existing_loggers: Disable every other existing logger.
+        disable_existing_loggers: Disable existing loggers, but for those of the core, of its
+            plugins and of ``apply_to``.
         capture_warnings: Log warnings of :mod:`warnings`, as ``py.warnings``.
         submodule_levels: Levels of child loggers, by full name.
         extra_handlers: Further handlers; those with a formatter keep it.
@@ -99,8 +100,9 @@ def setup_logging(
     for name in [*_installed]:
         _uninstall(name)
     formatter = formatter or logging.Formatter(LOG_FORMAT, DATE_FORMAT)
+    ours = {_ROOT, *_plugin_packages()}
     if disable_existing_loggers:
-        _disable_others()
+        _disable_others({*ours, *(apply_to or ())})
     logging.captureWarnings(capture_warnings)
 
     handlers = [_console(color, formatter)] if console else []
@@ -108,7 +110,6 @@ def setup_logging(
     by_logger, everywhere = _file_handlers(files, formatter)
     handlers += everywhere
 
-    ours = {_ROOT, *_plugin_packages()}
     others = {*(apply_to or ()), *(["py.warnings"] if capture_warnings else [])} - ours
     for name in sorted(ours | others):
         logger = logging.getLogger(name)
@@ -322,7 +323,10 @@ def _set_submodule_levels(levels: Mapping[str, int], base: int) -> None:
         _submodules.add(name)
 
 
-def _disable_others() -> None:
+def _disable_others(kept: set[str]) -> None:
+    """Disable loggers that are neither among these nor below one of them."""
     for name, logger in logging.root.manager.loggerDict.items():
-        if isinstance(logger, logging.Logger) and name.partition(".")[0] != _ROOT:
+        parts = name.split(".")
+        above = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        if isinstance(logger, logging.Logger) and not above & kept:
             logger.disabled = True

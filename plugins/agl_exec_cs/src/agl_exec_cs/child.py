@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agl_core.errors import error_text
+from agl_core.errors import RunFailedError, error_text
 from agl_core.execution import (
     RunnerBundle,
     ThreadingEvent,
@@ -26,6 +26,7 @@ from agl_core.known_errors import KnownErrors
 from agl_core.main_thread import run_beside_main_thread
 from agl_core.plugins import flush_listeners
 from agl_core.runner import worker_name
+from agl_core.store import Interceptor, LightningStore, Next, StoreCall, intercept
 from agl_core.types import ExecutionEvent
 from agl_exec_cs.events import MultiprocessingEvent, wait_readable
 from agl_exec_cs.leftovers import Leftovers
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from agl_core.plugins import EventSender
-    from agl_core.store import LightningStore
 
 __all__ = [
     "Job",
@@ -182,7 +182,9 @@ async def run_runner(
         StoreUnavailableError: The server was lost and has not come back in time.
     """
     if access.shared.value is not None:
-        await _run_again_if_interrupted(bundle, access.shared.value, worker_id, stop)
+        claims = _NotesClaims()
+        store = intercept(access.shared.value, claims)
+        await _run_again_if_interrupted(bundle, store, claims, worker_id, stop)
         return
     url = access.url if isinstance(access.url, str) else await _receive(access.url, stop)
     if url is None:
@@ -190,7 +192,7 @@ async def run_runner(
     client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
     try:
         await client.come(worker_name(worker_id))
-        await _run_again_if_interrupted(bundle, client, worker_id, stop)
+        await _run_again_if_interrupted(bundle, client, client, worker_id, stop)
         await client.leave(worker_name(worker_id))
     finally:
         await client.close()
@@ -198,19 +200,46 @@ async def run_runner(
         raise client.lost
 
 
+class _NotesClaims(Interceptor):
+    """Notes whether work was claimed."""
+
+    watches = ("dequeue_rollout", "dequeue_many_rollouts")
+
+    def __init__(self) -> None:
+        self.claimed = False
+
+    async def around(self, call: StoreCall, next: Next) -> Any:
+        result = await next(call)
+        self.claimed |= bool(result)
+        return result
+
+
 async def _run_again_if_interrupted(
-    bundle: RunnerBundle, store: LightningStore, worker_id: int, stop: ExecutionEvent
+    bundle: RunnerBundle,
+    store: LightningStore,
+    claims: RunnerClient | _NotesClaims,
+    worker_id: int,
+    stop: ExecutionEvent,
 ) -> None:
     """Run a bundle, and again after a KeyboardInterrupt that the agent or a library of it raised.
 
     Ctrl+C raises none in a runner: :func:`supervise_with_signals` handles the signal.
+
+    Raises:
+        RunFailedError: The interrupt came before any work; it would come again.
     """
     while True:
+        claims.claimed = False
         try:
             await bundle(store, worker_id, stop)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             if stop.is_set():
                 raise
+            if not claims.claimed:
+                raise RunFailedError(
+                    "KeyboardInterrupt before the first rollout, without Ctrl+C: the runner, its "
+                    "tracer or the agent raised it while it was set up"
+                ) from interrupt
             logger.warning(
                 "%s: the agent raised KeyboardInterrupt, without Ctrl+C; its attempt failed, and "
                 "the runner goes on",

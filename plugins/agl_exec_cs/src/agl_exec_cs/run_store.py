@@ -249,6 +249,7 @@ class RunnerClient(LightningStoreClient):
 
     Attributes:
         lost: The error after which the server was given up; None if it was not.
+        claimed: Whether a worker has claimed work; whoever watches it resets it.
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class RunnerClient(LightningStoreClient):
         self._stop = stop
         self._siblings = siblings
         self.lost: StoreUnavailableError | None = None
+        self.claimed = False
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -278,13 +280,15 @@ class RunnerClient(LightningStoreClient):
         self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
     ) -> Sequence[AttemptedRollout]:
         try:
-            return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+            found = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
         except RunEndedError:
             logger.info("The run has ended")
             self._stop.set()
             if self._siblings is not None:
                 self._siblings.set()
             return []
+        self.claimed |= bool(found)
+        return found
 
     async def come(self, worker_id: str) -> None:
         """Announce that a worker starts, so that the server fails what its predecessor left open.

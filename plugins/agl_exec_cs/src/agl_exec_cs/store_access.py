@@ -25,7 +25,7 @@ def server_of(store: LightningStore) -> str | None:
     from agl_store_http import LightningStoreClient
 
     end = innermost(store)
-    return end.server_address if isinstance(end, LightningStoreClient) else None
+    return end.server_address_root if isinstance(end, LightningStoreClient) else None
 
 
 @dataclass

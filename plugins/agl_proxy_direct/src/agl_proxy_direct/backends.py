@@ -31,6 +31,7 @@ __all__ = [
     "Backend",
     "ModelEntry",
     "ModelParams",
+    "complete_model_list",
     "parse_model_list",
     "providers",
     "read_base_url",
@@ -176,6 +177,34 @@ def parse_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, 
     return tuple(_backend(entry, where) for entry, where in read_model_list(model_list))
 
 
+def complete_model_list(model_list: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a model list with addresses and keys of providers from environment variables.
+
+    An entry such as ``openai/gpt-4.1`` that names no base URL gets that of ``OPENAI_BASE_URL``, and
+    if it has no key that of ``OPENAI_API_KEY``, as in LiteLLM and in OpenAI's client. An entry with
+    a base URL gets neither: the key would go to that server. Only for lists that this process
+    configures, not for those that come over HTTP.
+
+    Raises:
+        ConfigError: An entry is invalid; the message starts with its path.
+    """
+    return [
+        _completed(entry).model_dump(exclude_unset=True) for entry, _ in read_model_list(model_list)
+    ]
+
+
+def _completed(entry: ModelEntry) -> ModelEntry:
+    params = entry.litellm_params
+    provider = _provider(params.model)
+    if provider is None or params.api_base or params.base_url:
+        return entry
+    found = {
+        "api_base": os.environ.get(provider.base_variable),
+        "api_key": params.api_key or os.environ.get(provider.key_variable) or None,
+    }
+    return entry.model_copy(update={"litellm_params": params.model_copy(update=found)})
+
+
 def read_model_list(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[ModelEntry, str]]:
     """Yield the entries of a model list, and the path of each one's parameters for messages.
 
@@ -195,13 +224,14 @@ def read_model_list(model_list: Sequence[Mapping[str, Any]]) -> Iterator[tuple[M
 
 def _backend(entry: ModelEntry, where: str) -> Backend:
     params = entry.litellm_params
-    prefix, slash, rest = params.model.partition("/")
-    known = providers().get(prefix) if slash else None
+    prefix, _, rest = params.model.partition("/")
+    known = _provider(params.model)
     provider = known or _COMPATIBLE
     base = (params.api_base or params.base_url or provider.api_base).rstrip("/")
     if not base:
         raise ConfigError(
-            f"{params.model} needs a base URL, e.g. http://127.0.0.1:8000/v1",
+            f"{params.model} needs a base URL, e.g. http://127.0.0.1:8000/v1, or a provider, e.g. "
+            f"openai/{params.model}",
             path=f"{where}.api_base",
         )
     base, login = read_base_url(base, f"{where}.api_base")
@@ -229,6 +259,11 @@ def _backend(entry: ModelEntry, where: str) -> Backend:
         defaults=tuple((key, extra[key]) for key in extra if key not in _ROUTER_ONLY),
         version=None if version is None else str(version),
     )
+
+
+def _provider(model: str) -> ProviderSpec | None:
+    prefix, slash, _ = model.partition("/")
+    return providers().get(prefix) if slash else None
 
 
 def resolve_secret(value: str | None, where: str) -> str | None:

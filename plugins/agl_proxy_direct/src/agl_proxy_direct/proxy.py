@@ -60,7 +60,7 @@ class DirectProxy(LLMProxy):
     def __init__(self, config: DirectProxyConfig) -> None:
         self._store = config.store
         self._model_list = [dict(item) for item in config.model_list or ()]
-        self._backends = self.upstream_spec.parse(self._model_list)
+        self._backends = self.upstream_spec.parse_own(self._model_list)
         self._versions: dict[str | None, str] = {}
         self._paused = False
         # Without the store and the model list, which change while the proxy runs.
@@ -175,7 +175,7 @@ class DirectProxy(LLMProxy):
         return [dict(item) for item in self._model_list]
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        backends = self.upstream_spec.parse(model_list)
+        backends = self.upstream_spec.parse_own(model_list)
         self._model_list = [dict(item) for item in model_list]
         self._backends = backends
         self._order_if_running("backends", backends)

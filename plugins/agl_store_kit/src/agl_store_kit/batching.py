@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
 from agl_core.store import EncodedSpan, LightningStore, decode_spans, encode_span
 from agl_core.types import (
@@ -19,9 +20,25 @@ from agl_core.types import (
     evolve,
 )
 
+_BATCHES: Final = {
+    "enqueue_rollout": ("enqueue_many_rollouts",),
+    "dequeue_rollout": ("dequeue_many_rollouts",),
+    "add_span": ("add_many_spans", "add_encoded_spans"),
+    "add_many_spans": ("add_encoded_spans",),
+}
+"""Calls, and those that do the same for more items or for bytes."""
+
 
 class BatchingStore(LightningStore):
-    """Base of stores that implement the batch calls; it implements the single calls."""
+    """Base of stores that implement the batch calls; it implements the single calls.
+
+    A subclass that overrides a single call alone is asked for each item of a batch: servers and
+    runners make batch calls, which would pass it by.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _ask_for_each_item(cls)
 
     async def enqueue_rollout(
         self,
@@ -34,7 +51,8 @@ class BatchingStore(LightningStore):
         request = EnqueueRolloutRequest.model_construct(
             input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
         )
-        return (await self.enqueue_many_rollouts([request]))[0]
+        enqueue = _primitive(type(self), "enqueue_many_rollouts")
+        return (await enqueue(self, [request]))[0]
 
     @abstractmethod
     async def enqueue_many_rollouts(
@@ -44,7 +62,8 @@ class BatchingStore(LightningStore):
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait: float = 0.0
     ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait=wait)
+        claim = _primitive(type(self), "dequeue_many_rollouts")
+        claimed = await claim(self, limit=1, worker_id=worker_id, wait=wait)
         return claimed[0] if claimed else None
 
     @abstractmethod
@@ -57,11 +76,12 @@ class BatchingStore(LightningStore):
         return encode_span(span)
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self.add_encoded_spans([self.encode(span)]) else None
+        add = _primitive(type(self), "add_encoded_spans")
+        return span if await add(self, [self.encode(span)]) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         encoded = [self.encode(span) for span in spans]
-        stored = await self.add_encoded_spans(encoded)
+        stored = await _primitive(type(self), "add_encoded_spans")(self, encoded)
         if len(stored) == len(encoded):
             return list(spans)
         kept = {id(item) for item in stored}
@@ -94,3 +114,31 @@ class BatchingStore(LightningStore):
         attempt_id: str | Literal["latest"] | None = None,
         **filters: Any,
     ) -> PaginatedResult[EncodedSpan]: ...
+
+
+def _ask_for_each_item(cls: type[BatchingStore]) -> None:
+    """Let batch calls make the calls that a class overrides, unless it overrides both."""
+    for single, batches in _BATCHES.items():
+        for batch in batches:
+            if single in vars(cls) and batch not in vars(cls):
+                setattr(cls, batch, _one_by_one(getattr(LightningStore, batch)))
+
+
+def _one_by_one(default: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the contract's default of a batch call, which makes a single call per item."""
+
+    @functools.wraps(default)
+    async def batch(self: BatchingStore, *args: Any, **kwargs: Any) -> Any:
+        return await default(self, *args, **kwargs)
+
+    vars(batch)["one_by_one"] = True
+    return batch
+
+
+@functools.cache
+def _primitive(cls: type[BatchingStore], name: str) -> Callable[..., Any]:
+    """Return the batch call on which calls of one item rest: none that makes such calls itself."""
+    found = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+    while any(hasattr(method, "one_by_one") for method in found):
+        del found[0]
+    return found[0]

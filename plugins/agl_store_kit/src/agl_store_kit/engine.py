@@ -130,7 +130,7 @@ class EngineStore(BatchingStore):
         self._waiters = Waiters()
         self._backend.subscribe(self._waiters)
 
-    async def _now(self) -> float:
+    async def now(self) -> float:
         """Return the time of the data: this machine's, or that of a database that it shares."""
         clock = self._backend.clock
         return time.time() if clock is None else await clock.now()
@@ -151,7 +151,6 @@ class EngineStore(BatchingStore):
         return {
             "name": type(self).__name__,
             "uptime": time.monotonic() - self._started,
-            "time": await self._now(),
             **await self._backend.statistics(),
         }
 
@@ -173,7 +172,7 @@ class EngineStore(BatchingStore):
     ) -> AttemptedRollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
         await self._watchdog.scan()
-        now = await self._now()
+        now = await self.now()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -193,7 +192,7 @@ class EngineStore(BatchingStore):
     ) -> Rollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
         await self._watchdog.scan()
-        ((rollout, _),) = await self._insert([fields], await self._now(), current_request_key.get())
+        ((rollout, _),) = await self._insert([fields], await self.now(), current_request_key.get())
         return copy_rollout(rollout) if self._copies else rollout
 
     async def enqueue_many_rollouts(
@@ -206,7 +205,7 @@ class EngineStore(BatchingStore):
         if not batch:
             return []
         await self._watchdog.scan()
-        records = await self._insert(batch, await self._now(), current_request_key.get())
+        records = await self._insert(batch, await self.now(), current_request_key.get())
         return [copy_rollout(rollout) if self._copies else rollout for rollout, _ in records]
 
     async def _insert(
@@ -253,7 +252,7 @@ class EngineStore(BatchingStore):
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
     ) -> Sequence[tuple[Rollout, Attempt]]:
-        now = await self._now()
+        now = await self.now()
 
         def begin(state: RolloutState, place: int) -> Change:
             attempt_id = (
@@ -289,7 +288,7 @@ class EngineStore(BatchingStore):
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
         await self._watchdog.scan()
-        now = await self._now()
+        now = await self.now()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -305,7 +304,7 @@ class EngineStore(BatchingStore):
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         await self._watchdog.scan()
-        now = await self._now()
+        now = await self.now()
 
         def decide(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
@@ -349,7 +348,7 @@ class EngineStore(BatchingStore):
         key: str | None,
         expected: int | None = None,
     ) -> ResourcesUpdate:
-        now = await self._now()
+        now = await self.now()
 
         def decide(known: ResourcesUpdate | None) -> ResourcesUpdate:
             if expected is not None and expected != (0 if known is None else known.version):
@@ -381,7 +380,7 @@ class EngineStore(BatchingStore):
         for span in spans:
             if span.attempt_id == "latest" or not -_MAX_INTEGER <= span.sequence_id <= _MAX_INTEGER:
                 raise _refused(span)
-        now = await self._now()
+        now = await self.now()
         rewards = last_rewards(spans)
         grace = late_seconds.get()
 
@@ -447,7 +446,7 @@ class EngineStore(BatchingStore):
             metadata=metadata,
         )
         await self._watchdog.scan()
-        now = await self._now()
+        now = await self.now()
 
         def decide(state: RolloutState) -> Change:
             return lifecycle.update_rollout(
@@ -474,7 +473,7 @@ class EngineStore(BatchingStore):
         )
         if self._watchdog.is_due():  # saves a coroutine
             await self._watchdog.scan()
-        now = await self._now()
+        now = await self.now()
 
         def decide(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
@@ -499,7 +498,7 @@ class EngineStore(BatchingStore):
         self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
     ) -> Worker:
         changes = worker_changes(worker_id, heartbeat_stats)
-        now = await self._now()
+        now = await self.now()
 
         def decide(worker: Worker | None) -> Worker:
             return lifecycle.worker_heartbeat(worker_id, worker, changes, now=now)

@@ -24,7 +24,15 @@ from agl_store_kit.mutex import CrossLoopLock
 _LOOK_AGAIN: Final = 1.0
 """Seconds after which a waiting call checks again although no other call was made: the inner
 store's watchdog may have changed a rollout."""
-_READS: Final = ("query_", "get_rollout", "get_latest", "get_resources", "get_worker", "statistics")
+_READS: Final = (
+    "query_",
+    "get_rollout",
+    "get_latest",
+    "get_resources",
+    "get_worker",
+    "statistics",
+    "now",
+)
 """Begins of the names of methods that change nothing."""
 _WAITING: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
 """Methods that may wait: their calls are repeated until they are satisfied."""

@@ -16,6 +16,5 @@ class StoreClock:
     async def now(self, store: LightningStore) -> float:
         """Return the store's time, in epoch seconds."""
         if self._ahead is None:
-            told = (await store.statistics()).get("time")  # servers of older versions tell none
-            self._ahead = 0.0 if told is None else told - time.time()
+            self._ahead = await store.now() - time.time()
         return time.time() + self._ahead

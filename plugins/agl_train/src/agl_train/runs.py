@@ -120,7 +120,7 @@ def say_store(trainer: Trainer, plan: TrainPlan, as_json: bool) -> None:
 
 def _describe_store(store: LightningStore, name: str) -> str:
     """Return a line with the kind of a store, its location, and whether its data is durable."""
-    for attribute in ("path", "server_address", "endpoint"):
+    for attribute in ("path", "server_address_root", "endpoint"):
         where = getattr(store, attribute, None)
         if where:
             return f"store: {name}, {where}"

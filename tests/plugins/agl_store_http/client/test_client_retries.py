@@ -396,23 +396,27 @@ async def test_events_arrive(moody, connect):
     await events.aclose()
 
 
-async def test_a_server_that_answered_before_is_waited_for(caplog):
+@pytest.mark.parametrize("probes", [None, [0.1] * 300])
+async def test_a_server_that_answered_before_is_waited_for(caplog, probes):
     store = InMemoryLightningStore()
     args = PythonServerLauncherArgs(launch_mode="thread")
     first = PythonServerLauncher(StoreApp(store), args)
     await first.start()
     port = int(first.endpoint.rpartition(":")[2])
-    client = LightningStoreClient(first.endpoint)
+    options = {} if probes is None else {"health_retry_delays": probes}
+    client = LightningStoreClient(first.endpoint, **options)
     await client.enqueue_rollout(1)
     await first.stop()
-    call = asyncio.create_task(client.enqueue_rollout(2))
+    calls = [asyncio.create_task(client.enqueue_rollout(number)) for number in (2, 3, 4)]
     await asyncio.sleep(4.5)
-    assert not call.done()
-    assert "Waiting for the store server" in caplog.text
+    assert not any(call.done() for call in calls)
+    said = [one for one in caplog.messages if "Waiting for the store server" in one]
+    assert len(said) == 1, "one line for all calls"
+    assert said[0].endswith(f"for at most {300 if probes is None else 30} s")
     again = PythonServerLauncher(StoreApp(store), replace(args, port=port))
     await again.start()
-    await asyncio.wait_for(call, 30)
-    assert len(await store.query_rollouts()) == 2
+    await asyncio.wait_for(asyncio.gather(*calls), 30)
+    assert len(await store.query_rollouts()) == 4
     await client.close()
     await again.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,9 +16,16 @@ from tests.plugins.agl_store_http.older_server import OlderApp
 from tests.plugins.agl_store_http.server.conftest import Served
 
 
+class Behind(InMemoryLightningStore):
+    """A store whose clock stands still at another time."""
+
+    async def now(self) -> float:
+        return 12345.5
+
+
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[LightningStoreClient]:
-    store = InMemoryLightningStore()
+    store = Behind()
     for mode in ("train", "val"):
         await store.enqueue_rollout("task", mode=mode)
     launcher = PythonServerLauncher(OlderApp(store), PythonServerLauncherArgs())
@@ -32,6 +40,20 @@ async def test_a_filter_that_the_server_ignores_is_an_error(client: LightningSto
     with pytest.raises(InvalidArgumentError, match="does not filter by mode"):
         await client.query_rollouts(mode_in=["val"])
     assert (await client.query_rollouts(mode_in=["val", "train"])).total == 2
+
+
+async def test_a_server_that_tells_no_time_has_this_clock(client: LightningStoreClient):
+    assert abs(await client.now() - time.time()) < 60
+
+
+async def test_the_clock_is_that_of_the_store():
+    served = await Served(store=Behind()).start()
+    try:
+        client = LightningStoreClient(served.url)
+        assert await client.now() == 12345.5
+        await client.close()
+    finally:
+        await served.stop()
 
 
 async def test_a_refused_event_stream_ends_the_capability(client: LightningStoreClient):

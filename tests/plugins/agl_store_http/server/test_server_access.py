@@ -24,6 +24,7 @@ SECRET = "a secret of more than sixteen characters"
 ALLOWED = {
     "GET /v1/agl/health": {"*"},
     "GET /v1/agl/statistics": {"algorithm", "read"},
+    "GET /v1/agl/time": {"algorithm", "read"},
     "GET /v1/agl/events": {"algorithm", "read"},
     "POST /v1/agl/token": {"algorithm", "runner"},
     "POST /v1/agl/waits/rollouts": {"algorithm", "read"},

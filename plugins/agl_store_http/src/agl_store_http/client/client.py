@@ -64,7 +64,7 @@ from agl_store_http.client.codecs import (
     read_page,
     rollout_fields,
 )
-from agl_store_http.client.config import ClientConfig
+from agl_store_http.client.config import API_PREFIX, ClientConfig
 from agl_store_http.client.events import listen
 from agl_store_http.client.spans import SpanSender
 from agl_store_http.client.transport import Reply, RequestFailed, Transport
@@ -126,6 +126,12 @@ class LightningStoreClient(BatchingStore):
 
     @property
     def server_address(self) -> str:
+        """Base URL of the server's API, as in 0.3, e.g. ``http://127.0.0.1:4747/v1/agl``."""
+        return self.server_address_root + API_PREFIX
+
+    @property
+    def server_address_root(self) -> str:
+        """URL of the server, e.g. ``http://127.0.0.1:4747``."""
         return self._transport.address
 
     @property
@@ -140,13 +146,21 @@ class LightningStoreClient(BatchingStore):
         )
 
     def otlp_traces_endpoint(self) -> str:
-        return f"{self.server_address}/v1/traces"
+        return f"{self.server_address_root}/v1/traces"
 
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         return self._attempt_tokens.get((rollout_id, attempt_id))
 
     async def statistics(self) -> LightningStoreStatistics:
         return from_json((await self.call("GET", "/statistics")).body)
+
+    async def now(self) -> float:
+        try:
+            return from_json((await self.request("GET", "/time")).body)["now"]
+        except RequestFailed as error:
+            if error.is_missing_route:  # a server of version 0.3, whose clock nobody can ask for
+                return await super().now()
+            raise error.as_store_error() from None
 
     async def close(self) -> None:
         await self._transport.close()
@@ -417,8 +431,8 @@ class LightningStoreClient(BatchingStore):
         if any(rollout.mode not in modes for rollout in page):
             # Version 0.3 ignores fields that it does not know.
             raise InvalidArgumentError(
-                f"the server at {self.server_address} is of an older version and does not filter "
-                "by mode"
+                f"the server at {self.server_address_root} is of an older version and does not "
+                "filter by mode"
             )
         return page
 

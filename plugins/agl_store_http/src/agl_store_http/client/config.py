@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from agl_core.plugins import ComponentConfig
 
-__all__ = ["ClientConfig"]
+__all__ = ["API_PREFIX", "ClientConfig"]
+
+API_PREFIX: Final = "/v1/agl"
+"""Path of the API below the address of a server."""
 
 
 class ClientConfig(ComponentConfig):
     """Options of :class:`~agl_store_http.LightningStoreClient`."""
 
     server_address: str = Field(kw_only=False)
-    """URL of the server, e.g. ``http://127.0.0.1:4747``."""
+    """URL of the server, e.g. ``http://127.0.0.1:4747``; with the ``/v1/agl`` of its API or not."""
     retry_delays: Sequence[float] = (1.0, 2.0, 5.0)
     """Seconds to wait before each further try of a failed request."""
     health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5)
@@ -42,4 +46,4 @@ class ClientConfig(ComponentConfig):
             valid = False
         if not valid:
             raise ValueError("must be the URL of a server, e.g. http://127.0.0.1:4747")
-        return address
+        return address.rstrip("/").removesuffix(API_PREFIX)

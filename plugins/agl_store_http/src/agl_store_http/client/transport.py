@@ -22,13 +22,13 @@ from agl_core.errors import (
     StoreUnavailableError,
     error_class,
 )
+from agl_store_http.client.config import API_PREFIX
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["API_PREFIX", "Reply", "RequestFailed", "Transport", "refusal"]
+__all__ = ["Reply", "RequestFailed", "Transport", "refusal"]
 
-API_PREFIX: Final = "/v1/agl"
 _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
 _PROBE_SECONDS: Final = 1.0
@@ -132,6 +132,8 @@ class Transport:
         # Only tokens that a server has signed end. When it ends is known with the first renewal.
         self._renew_at = -math.inf if (auth_token or "").startswith("eyJ") else math.inf
         self._was_reached = False
+        self._tell_at = -math.inf
+        """When the log may name the server again that calls wait for, in monotonic seconds."""
         self._lost_at: float | None = None
         """When a call failed after which none has succeeded, in monotonic seconds."""
         self.has_events = True
@@ -154,6 +156,7 @@ class Transport:
         if self._renew_at < math.inf:
             self._renew_at = -math.inf  # another machine's monotonic clock began at another time
         self._lost_at = None
+        self._tell_at = -math.inf
         self._start_empty()
 
     # -- requests --------------------------------------------------------------------------------
@@ -229,6 +232,7 @@ class Transport:
             try:
                 content = await self._once(method, path, body, headers, params, extra_seconds)
                 self._was_reached, self._lost_at = True, None
+                self._tell_at = -math.inf
                 return Reply(content, len(failures) + 1)
             except RequestFailed as error:
                 if error.is_final:
@@ -319,7 +323,9 @@ class Transport:
         if not self.health_retry_delays:
             return True
         began = time.monotonic()
-        told = began + _SILENT_SECONDS
+        longest = max(
+            sum(self.health_retry_delays), self.reconnect_timeout if self._was_reached else 0.0
+        )
         for delay in self._probe_delays(began):
             try:
                 async with self.session().get(self.url("/health")) as response:
@@ -330,12 +336,11 @@ class Transport:
                 await asyncio.sleep(0)
             if delay is not None:
                 await asyncio.sleep(delay)
-            if time.monotonic() > told and self.reconnect_timeout > 0:
-                told += _REMIND_SECONDS
+            now = time.monotonic()
+            if now - began > _SILENT_SECONDS < longest and now > self._tell_at:
+                self._tell_at = now + _REMIND_SECONDS  # once for all calls that wait
                 logger.warning(
-                    "Waiting for the store server at %s, for at most %d s",
-                    self.address,
-                    self.reconnect_timeout,
+                    "Waiting for the store server at %s, for at most %d s", self.address, longest
                 )
         return False
 

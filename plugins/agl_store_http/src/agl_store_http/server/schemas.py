@@ -385,12 +385,17 @@ class Statistics(BaseModel):
     total_workers: int | None = None
     uptime: float | None = None
     """Seconds since the store was made."""
-    time: float | None = None
-    """The store's clock, in epoch seconds."""
     total_span_bytes: int | None = None
     eviction_threshold_bytes: int | None = None
     safe_threshold_bytes: int | None = None
     memory_capacity_bytes: int | None = None
+
+
+class StoreTime(BaseModel):
+    """The store's clock, which all times of its records but those of spans are from."""
+
+    now: float
+    """Epoch seconds."""
 
 
 class Problem(BaseModel):

@@ -31,6 +31,7 @@ from agl_serving import (
     mint_token,
 )
 from agl_store_http.client import LightningStoreClient
+from agl_store_http.client.config import API_PREFIX
 from agl_store_http.server.app import StoreApp, StoreAppOptions
 from agl_store_kit import LightningStoreThreaded
 
@@ -154,6 +155,16 @@ class LightningStoreServer(InterceptedStore):
         if self._launcher is None:
             return self._address
         return self._launcher.access_endpoint
+
+    @property
+    def server_address(self) -> str:
+        """Base URL of the API, as in 0.3, e.g. ``http://127.0.0.1:4747/v1/agl``."""
+        return self.server_address_root + API_PREFIX
+
+    @property
+    def server_address_root(self) -> str:
+        """The ``endpoint``, under its name of 0.3."""
+        return self.endpoint
 
     async def start(self) -> None:
         """Start; LaunchError if the port is taken or the server does not become healthy."""

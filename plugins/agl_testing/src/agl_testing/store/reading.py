@@ -156,6 +156,11 @@ class QueryTests(StoreTests):
         assert statistics.get("name")
         assert 0 <= statistics.get("uptime", -1) < 3600
 
+    async def test_times_are_those_of_the_clock(self, store: LightningStore):
+        before = await store.now()
+        rollout = await store.enqueue_rollout("x")
+        assert before - 1 <= rollout.start_time <= await store.now() + 1, "a second for rounding"
+
 
 COUNTS = ("total_rollouts", "total_attempts", "total_spans", "total_resources", "total_workers")
 

@@ -6,8 +6,6 @@ attempts as timed out or unresponsive.
 
 from __future__ import annotations
 
-import time
-
 from agl_core.doctor import Finding, examples
 from agl_core.errors import SpansEvictedError
 from agl_core.store import LightningStore
@@ -34,7 +32,7 @@ async def check_store(
         now: The time, in epoch seconds; by default that of the store's clock.
     """
     if now is None:
-        now = (await store.statistics()).get("time", time.time())
+        now = await store.now()
     rollouts = list(await store.query_rollouts())
     snapshot = Snapshot(
         rollouts=rollouts,

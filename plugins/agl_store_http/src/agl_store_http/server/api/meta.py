@@ -18,7 +18,7 @@ from agl_store_http.server.api.common import ReaderCall, WriterCall, list_json, 
 from agl_store_http.server.dependencies import json_body
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import Health, RenewedToken, Statistics, WaitRequest
+from agl_store_http.server.schemas import Health, RenewedToken, Statistics, StoreTime, WaitRequest
 
 __all__ = ["router"]
 
@@ -42,6 +42,11 @@ async def health(request: Request, live: bool = False) -> Reply:
 @router.get("/statistics", summary="Counts of what is stored", **answers(200, Statistics))
 async def statistics(call: ReaderCall) -> Reply:
     return Reply(to_json(await call.store.statistics()))
+
+
+@router.get("/time", summary="The store's clock", **answers(200, StoreTime))
+async def now(call: ReaderCall) -> Reply:
+    return Reply(to_json({"now": await call.store.now()}))
 
 
 @router.post(

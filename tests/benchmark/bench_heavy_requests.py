@@ -138,6 +138,41 @@ def otlp(ids: tuple[str, str], spans: int, attributes: int, text: str) -> bytes:
     return request.SerializeToString()
 
 
+def otlp_json(ids: tuple[str, str], spans: int, attributes: int) -> dict[str, Any]:
+    keys = ("agentlightning.rollout_id", "agentlightning.attempt_id")
+    named = [{"key": k, "value": {"stringValue": v}} for k, v in zip(keys, ids, strict=True)]
+    return {"resourceSpans": [{"resource": {"attributes": named}, "scopeSpans": [{"spans": [
+        {"name": "x", "traceId": "1" * 32, "spanId": f"{n + 1:016x}", "kind": 1, "attributes": [
+            {"key": f"k{i}", "value": {"stringValue": "text"}} for i in range(attributes)]}
+        for n in range(spans)]}]}]}
+
+
+def otlp_nested(ids: tuple[str, str], depth: int) -> bytes:
+    def field(number: int, data: bytes) -> bytes:
+        size, out = len(data), b""
+        while size > 127:
+            out += bytes([size & 127 | 128])
+            size >>= 7
+        return bytes([number << 3 | 2]) + out + bytes([size]) + data
+
+    value = field(1, b"x")
+    for _ in range(min(depth, 3000)):
+        value = field(5, field(1, value))
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add()
+    for key, each in zip(
+        ("agentlightning.rollout_id", "agentlightning.attempt_id"), ids, strict=True
+    ):
+        scope.resource.attributes.add(key=key).value.string_value = each
+    inner = scope.scope_spans.add()
+    inner.spans.add(name="x", trace_id=b"1" * 16, span_id=b"12345678", kind=1)
+    head = request.SerializeToString()
+    span = inner.spans[0].SerializeToString()
+    deep = span + field(9, field(1, b"k") + field(2, value))
+    res = scope.resource.SerializeToString()
+    return field(1, field(1, res) + field(2, field(2, deep)))
+
+
 def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Callable[[], Request]]:
     api, js, pb = "/v1/agl", "application/json", "application/x-protobuf"
 
@@ -215,6 +250,100 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
         "spans by a part of the name": lambda: (
             "GET", f"{api}/spans?rollout_id={ids[0]}&name_contains=zzz&limit=10", b"", js,
         ),
+        "all spans of a rollout by name": lambda: (
+            "GET", f"{api}/spans?rollout_id={ids[0]}&sort_by=name&limit=-1", b"", js,
+        ),
+        "all spans with a part of the name": lambda: (
+            "GET", f"{api}/spans?rollout_id={ids[0]}&name_contains=n&limit=-1", b"", js,
+        ),
+        "all rollouts of a status": lambda: (
+            "GET", f"{api}/rollouts?status_in=queuing&limit=-1", b"", js,
+        ),
+        "all rollouts sorted by input time": lambda: (
+            "GET", f"{api}/rollouts?sort_by=start_time&sort_order=desc&limit=-1", b"", js,
+        ),
+        "all rollouts sorted by reward": lambda: (
+            "GET", f"{api}/rollouts?sort_by=reward&limit=-1", b"", js,
+        ),
+        "all rollouts of a mode": lambda: (
+            "GET", f"{api}/rollouts?mode_in=train&limit=-1", b"", js,
+        ),
+        "all rollouts by a part or a mode": lambda: (
+            "GET",
+            f"{api}/rollouts?mode_in=val&rollout_id_contains=a&filter_logic=or&limit=-1",
+            b"",
+            js,
+        ),
+        "a query for 10,000 ids": lambda: (
+            "GET",
+            f"{api}/rollouts?limit=10&" + "&".join(f"rollout_id_in={i}" for i in rollout_ids[:10_000]),
+            b"",
+            js,
+        ),
+        "a query for all of 10,000 ids": lambda: (
+            "GET",
+            f"{api}/rollouts?limit=-1&" + "&".join(f"rollout_id_in={i}" for i in rollout_ids[:10_000]),
+            b"",
+            js,
+        ),
+        "a search for all of 50,000 ids": lambda: post(
+            "/rollouts/search", {"rollout_id_in": list(rollout_ids[:50_000]), "limit": -1}
+        ),
+        "a search for 100,000 ids": lambda: post(
+            "/rollouts/search", {"rollout_id_in": list(rollout_ids), "limit": 10}
+        ),
+        "a wait for 100,000 ids": lambda: post(
+            "/waits/rollouts", {"rollout_ids": list(rollout_ids), "timeout": 0}
+        ),
+        "summaries of 500 rollouts": lambda: post(
+            "/rollouts/summaries", {"rollout_ids": list(rollout_ids[:499]) + [ids[0]]}
+        ),
+        "calls of a rollout": lambda: ("GET", f"{api}/rollouts/{ids[0]}/calls", b"", js),
+        "calls of the span rollout": lambda: ("GET", f"{api}/rollouts/{ids[0]}/calls", b"", js),
+        "rollouts containing a text": lambda: (
+            "GET", f"{api}/rollouts/containing?text=zzzz", b"", js,
+        ),
+        "groups of a batch": lambda: ("GET", f"{api}/training/groups?run=&batch=", b"", js),
+        "costs": lambda: ("GET", f"{api}/training/costs?run=", b"", js),
+        "all workers": lambda: ("GET", f"{api}/workers?limit=-1", b"", js),
+        "5,000 tasks": lambda: enqueue(5_000, {"question": "Which room?"}),
+        "5,000 sequence ids": lambda: post(
+            "/spans/next/batch",
+            {"ids": [{"rollout_id": ids[0], "attempt_id": ids[1]}] * 5_000},
+        ),
+        "5,000 spans": lambda: post("/spans/batch", batch(5_000, {"a": 1})),
+        "OTLP of 20,000 spans": lambda: post("/v1/traces", otlp(ids, 20_000, 4, "text"), pb),
+        "OTLP of 5,000 spans": lambda: post("/v1/traces", otlp(ids, 5_000, 32, "text"), pb),
+        "OTLP, gzip of 7 MB": lambda: post(
+            "/v1/traces", gzip.compress(otlp(ids, 100, 1, "x" * 70_000)), pb
+        ),
+        "OTLP in JSON, 5,000 spans": lambda: post(
+            "/v1/traces", otlp_json(ids, 5_000, 16)
+        ),
+        "OTLP in JSON, 1 span of 6 MB": lambda: post(
+            "/v1/traces", otlp_json(ids, 1, 100_000)
+        ),
+        "OTLP of nested values": lambda: post("/v1/traces", otlp_nested(ids, 90), pb),
+        "OTLP of deep values": lambda: post("/v1/traces", otlp_nested(ids, 100_000), pb),
+        "resources of 8 MB": lambda: post(
+            "/resources",
+            {f"p{n}": {"resource_type": "prompt_template", "template": "x" * MB, "engine": "f-string"} for n in range(8)},
+        ),
+        "resources of 8 MB of escapes": lambda: post(
+            "/resources",
+            {f"p{n}": {"resource_type": "prompt_template", "template": '\u00e9"\n' * 100_000, "engine": "f-string"} for n in range(8)},
+        ),
+        "all resources": lambda: ("GET", f"{api}/resources?limit=-1", b"", js),
+        "the latest resources": lambda: ("GET", f"{api}/resources/latest", b"", js),
+        "a deep task": lambda: post(
+            "/queues/rollouts/enqueue",
+            b'{"rollouts":[{"input":%b}]}' % (b"[" * 20_000 + b"]" * 20_000),
+        ),
+        "a deep task of 150": lambda: enqueue(1, json.loads("[" * 150 + "]" * 150)),
+        "claims of 10,000": lambda: post(
+            "/queues/rollouts/dequeue", {"limit": 10_000, "worker_id": "w"}
+        ),
+        "a span in a full store": lambda: post("/spans", span_json(ids, {"a": 1}).encode()),
     }  # fmt: skip
 
 

@@ -83,6 +83,7 @@ from agl_store_kit.queries import (
     SpanQuery,
     WorkerQuery,
 )
+from agl_store_kit.slices import in_slices
 from agl_store_kit.waiters import Waiters
 from agl_store_kit.watchdog import Watchdog
 
@@ -206,7 +207,7 @@ class EngineStore(BatchingStore):
             return []
         await self._watchdog.scan()
         records = await self._insert(batch, await self.now(), current_request_key.get())
-        return [copy_rollout(rollout) if self._copies else rollout for rollout, _ in records]
+        return await self._copied([rollout for rollout, _ in records], copy_rollout)
 
     async def _insert(
         self,
@@ -247,7 +248,8 @@ class EngineStore(BatchingStore):
         claimed = await self._claim(limit, worker_id, key, note_idle=True)
         if not claimed and wait > 0 and limit > 0:
             claimed = await self._claim_waiting(limit, worker_id, key, wait)
-        return [self._attempted(rollout, attempt) for rollout, attempt in claimed]
+        attempted = self._attempted
+        return await in_slices(lambda part: [attempted(*record) for record in part], claimed)
 
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
@@ -526,7 +528,9 @@ class EngineStore(BatchingStore):
         query = RolloutQuery(**filters)
         await self._watchdog.scan()
         records, total = await self._backend.find_rollouts(query)
-        return _page([self._joined(*record) for record in records], query, total)
+        join = self._joined
+        items = await in_slices(lambda part: [join(*record) for record in part], records)
+        return _page(items, query, total)
 
     async def query_attempts(
         self, rollout_id: str, *, sort_by: str | None = "sequence_id", **page: Any
@@ -534,7 +538,7 @@ class EngineStore(BatchingStore):
         query = AttemptQuery(rollout_id=rollout_id, sort_by=sort_by, **page)
         await self._watchdog.scan()
         attempts, total = await self._backend.find_attempts(query)
-        return _page(self._copied(attempts, copy_attempt), query, total)
+        return _page(await self._copied(attempts, copy_attempt), query, total)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
         await self._watchdog.scan()
@@ -549,7 +553,7 @@ class EngineStore(BatchingStore):
     async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
         query = ResourcesQuery(**filters)
         snapshots, total = await self._backend.find_resources(query)
-        return _page(self._copied(snapshots, copy_snapshot), query, total)
+        return _page(await self._copied(snapshots, copy_snapshot), query, total)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return self._snapshot(await self._backend.get_resources(resources_id))
@@ -561,7 +565,7 @@ class EngineStore(BatchingStore):
         query = WorkerQuery(**filters)
         await self._watchdog.scan()
         workers, total = await self._backend.find_workers(query)
-        return _page(self._copied(workers, copy_worker), query, total)
+        return _page(await self._copied(workers, copy_worker), query, total)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         worker = await self._backend.get_worker(worker_id)
@@ -606,7 +610,7 @@ class EngineStore(BatchingStore):
         finished = [
             found[name] for name in wanted if name in found and _is_finished(found[name].status)
         ]
-        return self._copied(finished, copy_rollout)
+        return await self._copied(finished, copy_rollout)
 
     async def _wait_for(self, rollout_ids: Sequence[str], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -667,8 +671,10 @@ class EngineStore(BatchingStore):
     def _snapshot(self, found: ResourcesUpdate | None) -> ResourcesUpdate | None:
         return copy_snapshot(found) if self._copies and found is not None else found
 
-    def _copied(self, records: Sequence[T], copy: Callable[[T], T]) -> Sequence[T]:
-        return list(map(copy, records)) if self._copies else records
+    async def _copied(self, records: Sequence[T], copy: Callable[[T], T]) -> Sequence[T]:
+        if not self._copies:
+            return records
+        return await in_slices(lambda part: map(copy, part), records)
 
 
 _stores: Final[WeakSet[EngineStore]] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan, fin
 from agl_store_http.server.otlp.decoding import OTLPError
 from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
-from agl_store_http.server.weighing import Pauses
+from agl_store_kit import Pauses
 
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 

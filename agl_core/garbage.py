@@ -12,12 +12,12 @@ __all__ = ["fewer_collections", "freeze_memory"]
 
 _YOUNG_OBJECTS: Final = 10_000
 """New objects at which Python looks for garbage: those of some requests or calls in flight."""
-_LONG_SECONDS: Final = 0.03
+_LONG_SECONDS: Final = 0.02
 """CPU time of a collection after which what it kept is not scanned again. A server may hold its loop
 for 0.1 s."""
-_OLDER: Final = (4, 2)
-"""Collections of one generation before one of the next: a server scans 150,000 new objects at a
-time, which takes 0.05 s. With Python's (10, 10) it would scan a million."""
+_OLDER: Final = (4, 1)
+"""Collections of one generation before one of the next: a server scans 100,000 new objects at a
+time, which takes 0.03 s. With Python's (10, 10) it would scan a million."""
 
 
 class _LongCollections:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -199,10 +199,7 @@ class EngineStore(BatchingStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        batch = [
-            new_rollout_fields(item.input, item.mode, item.resources_id, item.config, item.metadata)
-            for item in rollouts
-        ]
+        batch = await in_slices(lambda part: map(_new_fields, part), rollouts)
         if not batch:
             return []
         await self._watchdog.scan()
@@ -219,21 +216,23 @@ class EngineStore(BatchingStore):
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord]:
         while True:
-            rollouts = [
-                lifecycle.new_rollout(
-                    rollout_id=new_rollout_id() if key is None else id_from_key("ro-", key, place),
-                    now=now,
-                    **fields,
-                )
-                for place, fields in enumerate(batch)
+            ids = [
+                new_rollout_id() if key is None else id_from_key("ro-", key, place)
+                for place in range(len(batch))
             ]
+            rollouts = await in_slices(
+                lambda part: [
+                    lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
+                    for rollout_id, fields in part
+                ],
+                list(zip(ids, batch, strict=True)),
+            )
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored
             # An id exists already. A random one has collided: the loop draws new ids.
             if key is not None:
                 # An earlier call with the same key has inserted them.
-                ids = [rollout.rollout_id for rollout in rollouts]
                 known, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ids))
                 by_id = {record[0].rollout_id: record for record in known}
                 return [by_id[rollout_id] for rollout_id in ids]
@@ -596,13 +595,13 @@ class EngineStore(BatchingStore):
     ) -> Sequence[Rollout]:
         await self._watchdog.scan()
         wanted = list(dict.fromkeys(rollout_ids))
+        # A call may name a hundred thousand, most of which still run.
         statuses = await self._backend.rollout_statuses(wanted)
+        ended = await _ended(statuses)
         at_once = timeout is not None and timeout <= 0
-        if not at_once and not all(map(_is_finished, statuses.values())):
+        if not at_once and len(ended) < len(statuses):
             await self._wait_for(list(statuses), timeout)
-            statuses = await self._backend.rollout_statuses(wanted)
-        # Only these: a call may name a hundred thousand, most of which still run.
-        ended = [name for name, status in statuses.items() if _is_finished(status)]
+            ended = await _ended(await self._backend.rollout_statuses(wanted))
         if not ended:
             return []
         records, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ended))
@@ -620,7 +619,7 @@ class EngineStore(BatchingStore):
                 while True:
                     waiters.reset(wait)
                     statuses = await backend.rollout_statuses(rollout_ids)
-                    finished = [name for name, status in statuses.items() if _is_finished(status)]
+                    finished = await _ended(statuses)
                     waiters.settle(wait, finished)
                     if len(finished) == len(statuses):
                         return
@@ -692,6 +691,12 @@ if hasattr(os, "register_at_fork"):
 # -- decisions -------------------------------------------------------------------------------------
 
 
+def _new_fields(request: EnqueueRolloutRequest) -> dict[str, Any]:
+    return new_rollout_fields(
+        request.input, request.mode, request.resources_id, request.config, request.metadata
+    )
+
+
 def _begin(
     state: RolloutState,
     attempt_id: str,
@@ -716,6 +721,13 @@ def _refused(span: EncodedSpan) -> AglError:
         # The word is an alias in queries and updates. A span keeps the id of its attempt.
         return attempt_not_found(span.rollout_id, span.attempt_id)
     return InvalidArgumentError(f"sequence_id {span.sequence_id} does not fit in 64 bits")
+
+
+async def _ended(statuses: Mapping[str, RolloutStatus]) -> list[str]:
+    def finished(part: Sequence[tuple[str, RolloutStatus]]) -> list[str]:
+        return [name for name, status in part if _is_finished(status)]
+
+    return await in_slices(finished, list(statuses.items()))
 
 
 def _is_finished(status: RolloutStatus) -> bool:

@@ -55,6 +55,7 @@ from agl_store_kit.queries import (
     WorkerQuery,
     run_query_in_slices,
 )
+from agl_store_kit.slices import in_slices
 from agl_store_memory.eviction import MemoryBudget
 from agl_store_memory.index import RolloutIndexes
 from agl_store_memory.scan import Row, all_must_hold, scan
@@ -396,26 +397,42 @@ class MemoryBackend(StorageBackend):
             return None if entry is None else (entry.rollout, entry.latest)
 
     async def rollout_statuses(self, rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
+        return dict(await in_slices(self._statuses, rollout_ids))
+
+    def _statuses(self, rollout_ids: Sequence[str]) -> Sequence[tuple[str, RolloutStatus]]:
         with self._lock:
-            found = ((name, self._entries.get(name)) for name in rollout_ids)
-            return {name: entry.rollout.status for name, entry in found if entry is not None}
+            found = [(name, self._entries.get(name)) for name in rollout_ids]
+            return [(name, entry.rollout.status) for name, entry in found if entry is not None]
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
+        if query.conditions.keys() <= {"status_in"} and not _reads_all_sorted(query):
+            return await self._find_in_index(query)
         with self._lock:
-            if query.conditions.keys() <= {"status_in"} and query.sort_by not in FIGURES:
-                statuses = None if query.status_in is None else frozenset(query.status_in)
-                entries, total = self._indexes.page(
-                    self._entries.values(),
+            rows = self._rows(query)
+        found, total = await scan(rows, query)
+        return [row[:2] for row in found], total
+
+    async def _find_in_index(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
+        statuses = None if query.status_in is None else frozenset(query.status_in)
+        while True:
+            with self._lock:
+                page = self._indexes.page(
                     statuses,
                     sort_by=query.sort_by,
                     sort_order=query.sort_order,
                     limit=query.limit,
                     offset=query.offset,
                 )
-                return [(entry.rollout, entry.latest) for entry in entries], total
-            rows = self._rows(query)
-        found, total = await scan(rows, query)
-        return [row[:2] for row in found], total
+                if page is not None:
+                    return [(entry.rollout, entry.latest) for entry in page[0]], page[1]
+                build = self._indexes.begin(
+                    self._entries.values(), sort_by=query.sort_by, sort_order=query.sort_order
+                )
+            try:
+                await build.run()
+            finally:
+                with self._lock:
+                    self._indexes.end(build)
 
     def _rows(self, query: RolloutQuery) -> Sequence[Row]:
         entries, ids = self._entries, query.rollout_id_in
@@ -478,3 +495,7 @@ class MemoryBackend(StorageBackend):
         with self._lock:
             return [(entry.rollout, entry.latest) for entry in self._watched.values()]
 
+
+def _reads_all_sorted(query: RolloutQuery) -> bool:
+    """Return whether an index saves nothing, and its making would hold the event loop."""
+    return query.sort_by in FIGURES or (query.sort_by is not None and query.limit == -1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -30,8 +30,12 @@ from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, Span
 
 __all__ = ["ModelCallView", "RolloutSummary", "Summaries", "TokenView", "model_calls"]
 
+T = TypeVar("T")
+
 _REMEMBERED: Final = 20_000
 _AT_ONCE: Final = 16
+_FEW_SPANS: Final = 500
+"""Spans that are read in a few milliseconds."""
 
 
 class RolloutSummary(BaseModel):
@@ -119,7 +123,9 @@ class Summaries:
                 spans = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
             except SpansEvictedError:
                 spans = ()
-        summary = _summarize(rollout.rollout_id, attempt.attempt_id, list(spans))
+        summary = await _off_the_loop(
+            _summarize, len(spans), rollout.rollout_id, attempt.attempt_id, list(spans)
+        )
         if rollout.status in FINISHED_STATUSES:
             self._known[key] = summary
             if len(self._known) > _REMEMBERED:
@@ -128,6 +134,15 @@ class Summaries:
 
 
 # -- reading spans ---------------------------------------------------------------------------------
+
+
+async def _off_the_loop(
+    work: Callable[..., T], spans: int, *arguments: Any
+) -> T:
+    """Call a function, in a thread if it reads so many spans that it would hold the event loop."""
+    if spans <= _FEW_SPANS:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
 
 
 def _reward_of(span: Span) -> float | None:
@@ -164,8 +179,12 @@ def _dimensions(span: Span) -> dict[str, float]:
     return {each.name: each.value for each in found if math.isfinite(each.value)}
 
 
-def model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
+async def model_calls(spans: Sequence[Span]) -> list[ModelCallView]:
     """Return the model calls among spans, each once, attempt by attempt."""
+    return await _off_the_loop(_model_calls, len(spans), spans)
+
+
+def _model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
     attempts: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
         attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)

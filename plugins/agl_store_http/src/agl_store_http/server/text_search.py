@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from agl_core.errors import SpansEvictedError
 from agl_core.store import EncodedSpan, LightningStore
 from agl_core.types import AttemptedRollout, Rollout
+from agl_store_kit import Pauses
 
 __all__ = ["MAX_TEXT", "TextMatches", "search_text"]
 
@@ -109,7 +110,12 @@ async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted) -> boo
         page = await store.query_encoded_spans(rollout.rollout_id, rollout.attempt.attempt_id)
     except SpansEvictedError:
         return False
-    return any(_span_says(span, wanted) for span in page.items)
+    pauses = Pauses()
+    for span in page.items:
+        if _span_says(span, wanted):
+            return True
+        await pauses.take()
+    return False
 
 
 def _span_says(span: EncodedSpan, wanted: _Wanted) -> bool:

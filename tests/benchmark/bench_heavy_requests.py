@@ -14,6 +14,7 @@ import gc
 import gzip
 import json
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from agl_core.types import EnqueueRolloutRequest, Span
 from agl_serving import Message, freeze_memory
 from agl_store_http import StoreApp
 from agl_store_memory import InMemoryLightningStore
+from agl_store_sqlite import SqliteLightningStore
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -347,9 +349,11 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
     }  # fmt: skip
 
 
-async def measure(number: int, wanted: Sequence[str]) -> list[tuple[str, float, float, float]]:
+async def measure(number: int, wanted: Sequence[str], kind: str = "memory") -> list[tuple[str, float, float, float]]:
     """Return of each request its name, the longest stretch in ms, CPU ms and memory per MB."""
-    store = InMemoryLightningStore()
+    store: Any = InMemoryLightningStore()
+    if kind == "sqlite":
+        store = SqliteLightningStore(Path(tempfile.mkdtemp(), "store.db"))
     app = StoreApp(store)
     freeze_memory()  # as servers do
     rollout_ids: list[str] = []
@@ -412,9 +416,10 @@ async def _memory(app: StoreApp, request: Request) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS)
+    parser.add_argument("--store", choices=["memory", "sqlite"], default="memory")
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args(arguments)
-    results = asyncio.run(measure(options.rollouts, options.cases))
+    results = asyncio.run(measure(options.rollouts, options.cases, options.store))
     for name, held, cpu, times in results:
         if held > HELD_MS or cpu > CPU_MS or times > TIMES:
             print(f"over: {name}: {held:.0f} ms, {cpu:.0f} ms/MB, {times:.1f} times")

@@ -53,14 +53,16 @@ async def search_text(
     wanted = _Wanted(text)
     found: list[str] = []
     searched = max(0, offset)
+    pauses = Pauses()
     while True:
         page = await store.query_rollouts(
             sort_by="start_time", sort_order="desc", limit=_PAGE, offset=searched
         )
         for rollout in page.items:
             searched += 1
-            if await _says(store, rollout, wanted):
+            if await _says(store, rollout, wanted, pauses):
                 found.append(rollout.rollout_id)
+            await pauses.take()
             if len(found) >= _MOST_FOUND or time.monotonic() > ends:
                 return TextMatches(rollout_ids=found, searched=searched, total=page.total)
         if len(page.items) < _PAGE:
@@ -101,7 +103,9 @@ class _Wanted:
         return False
 
 
-async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted) -> bool:
+async def _says(
+    store: LightningStore, rollout: Rollout, wanted: _Wanted, pauses: Pauses
+) -> bool:
     if wanted.is_in(rollout.input):
         return True
     if not isinstance(rollout, AttemptedRollout):
@@ -110,7 +114,6 @@ async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted) -> boo
         page = await store.query_encoded_spans(rollout.rollout_id, rollout.attempt.attempt_id)
     except SpansEvictedError:
         return False
-    pauses = Pauses()
     for span in page.items:
         if _span_says(span, wanted):
             return True

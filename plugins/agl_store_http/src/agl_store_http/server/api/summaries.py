@@ -74,8 +74,7 @@ async def summaries(
 async def calls(
     rollout_id: str, call: ReaderCall, query: Annotated[ModelCallQuery, Query()]
 ) -> Response:
-    spans = await call.store.query_spans(rollout_id, query.attempt_id)
-    found = await model_calls(list(spans))
+    found = await model_calls(call.store, rollout_id, query.attempt_id)
     end = None if query.limit < 0 else query.offset + query.limit
     page = PaginatedResult(
         items=found[query.offset : end],

@@ -13,8 +13,8 @@ __all__ = ["fewer_collections", "freeze_memory"]
 _YOUNG_OBJECTS: Final = 10_000
 """New objects at which Python looks for garbage: those of some requests or calls in flight."""
 _LONG_SECONDS: Final = 0.02
-"""CPU time of a collection after which what it kept is not scanned again. A server may hold its loop
-for 0.1 s."""
+"""CPU time of a collection after which what it kept is not scanned again. A server may hold its
+loop for 0.1 s."""
 _OLDER: Final = (4, 1)
 """Collections of one generation before one of the next: a server scans 100,000 new objects at a
 time, which takes 0.03 s. With Python's (10, 10) it would scan a million."""
@@ -43,9 +43,9 @@ def freeze_memory() -> None:
     scanned after 10,000 instead of 700 allocations, when those of most requests are gone: a store
     server stores 10 % more OTLP spans per CPU second (``tests/benchmark/bench_server.py``).
 
-    What a server keeps grows: 100,000 rollouts in memory are 700,000 objects, and each collection of
-    all of them held the loop for 0.3 s (``tests/benchmark/bench_heavy_requests.py``). So the objects
-    that a long collection kept are not scanned again either. They still end with their last
+    What a server keeps grows: 100,000 rollouts in memory are 700,000 objects, and each collection
+    of all of them held the loop for 0.3 s (``tests/benchmark/bench_heavy_requests.py``). So the
+    objects that a long collection kept are not scanned again either. They still end with their last
     reference; only those in a cycle of references stay, which stored data never is.
     """
     _scan_less()
@@ -64,8 +64,8 @@ def _scan_less() -> None:
 def fewer_collections() -> Generator[None]:
     """Make garbage collection cheaper while the context is open.
 
-    Like :func:`freeze_memory`, but objects that come later are always scanned: a program that trains
-    has tensors in cycles of references.
+    Like :func:`freeze_memory`, but objects that come later are always scanned: a program that
+    trains has tensors in cycles of references.
 
     An answer of 256 tokens with log-probabilities has more containers than Python's 700 allocations
     between collections, and collections visited every module again and again: a quarter of the

@@ -1,7 +1,7 @@
 """Measures what single requests cost the store server at most: loop, CPU and memory.
 
 ``python dev.py bench heavy_requests``, or ``python tests/benchmark/bench_heavy_requests.py
-[--rollouts 100000] [CASE...]``. The application is called without a socket, so that nothing but the
+[--rollouts 100000] [--store sqlite] [CASE...]``. The application is called without a socket, so that nothing but the
 server is measured. *Held* is the longest stretch of CPU time in which the event loop runs one
 callback. CPU and peak memory are per MB of the body, for requests with a body of 64 kB or more.
 """
@@ -141,38 +141,34 @@ def otlp(ids: tuple[str, str], spans: int, attributes: int, text: str) -> bytes:
 
 
 def otlp_json(ids: tuple[str, str], spans: int, attributes: int) -> dict[str, Any]:
-    keys = ("agentlightning.rollout_id", "agentlightning.attempt_id")
-    named = [{"key": k, "value": {"stringValue": v}} for k, v in zip(keys, ids, strict=True)]
-    return {"resourceSpans": [{"resource": {"attributes": named}, "scopeSpans": [{"spans": [
-        {"name": "x", "traceId": "1" * 32, "spanId": f"{n + 1:016x}", "kind": 1, "attributes": [
-            {"key": f"k{i}", "value": {"stringValue": "text"}} for i in range(attributes)]}
-        for n in range(spans)]}]}]}
+    def pairs(values: dict[str, str]) -> list[Any]:
+        return [{"key": key, "value": {"stringValue": text}} for key, text in values.items()]
+
+    own = pairs(dict.fromkeys((f"k{index}" for index in range(attributes)), "text"))
+    of_span = {"name": "x", "traceId": "1" * 32, "kind": 1, "attributes": own}
+    resource = pairs({"agentlightning.rollout_id": ids[0], "agentlightning.attempt_id": ids[1]})
+    listed = [{**of_span, "spanId": f"{number + 1:016x}"} for number in range(spans)]
+    group = {"resource": {"attributes": resource}, "scopeSpans": [{"spans": listed}]}
+    return {"resourceSpans": [group]}
 
 
 def otlp_nested(ids: tuple[str, str], depth: int) -> bytes:
-    def field(number: int, data: bytes) -> bytes:
-        size, out = len(data), b""
-        while size > 127:
-            out += bytes([size & 127 | 128])
+    """Return a request with a list of lists, as deep as asked; the library writes 100 at most."""
+
+    def field(number: int, content: bytes) -> bytes:
+        size, length = len(content), bytearray()
+        while size > 0x7F:
+            length.append(size & 0x7F | 0x80)
             size >>= 7
-        return bytes([number << 3 | 2]) + out + bytes([size]) + data
+        return bytes([number << 3 | 2, *length, size]) + content
 
     value = field(1, b"x")
-    for _ in range(min(depth, 3000)):
+    for _ in range(depth):
         value = field(5, field(1, value))
-    request = ExportTraceServiceRequest()
-    scope = request.resource_spans.add()
-    for key, each in zip(
-        ("agentlightning.rollout_id", "agentlightning.attempt_id"), ids, strict=True
-    ):
-        scope.resource.attributes.add(key=key).value.string_value = each
-    inner = scope.scope_spans.add()
-    inner.spans.add(name="x", trace_id=b"1" * 16, span_id=b"12345678", kind=1)
-    head = request.SerializeToString()
-    span = inner.spans[0].SerializeToString()
+    group = ExportTraceServiceRequest.FromString(otlp(ids, 1, 0, "")).resource_spans[0]
+    span = group.scope_spans[0].spans[0].SerializeToString()
     deep = span + field(9, field(1, b"k") + field(2, value))
-    res = scope.resource.SerializeToString()
-    return field(1, field(1, res) + field(2, field(2, deep)))
+    return field(1, field(1, group.resource.SerializeToString()) + field(2, field(2, deep)))
 
 
 def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Callable[[], Request]]:
@@ -189,7 +185,12 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
     def enqueue(number: int, task: Any) -> Request:
         return post("/queues/rollouts/enqueue", {"rollouts": [{"input": task}] * number})
 
+    def prompts(text: str) -> dict[str, Any]:
+        prompt = {"resource_type": "prompt_template", "template": text, "engine": "f-string"}
+        return {f"p{n}": prompt for n in range(8)}
+
     flat = {f"k{n}": "text" for n in range(32)}
+    ten_thousand = "&".join(f"rollout_id_in={each}" for each in rollout_ids[:10_000])
     return {
         "a span of 1 MB of text": lambda: post(
             "/spans", span_json(ids, {"a": "x" * MB}).encode()
@@ -261,7 +262,7 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
         "all rollouts of a status": lambda: (
             "GET", f"{api}/rollouts?status_in=queuing&limit=-1", b"", js,
         ),
-        "all rollouts sorted by input time": lambda: (
+        "all rollouts, the newest first": lambda: (
             "GET", f"{api}/rollouts?sort_by=start_time&sort_order=desc&limit=-1", b"", js,
         ),
         "all rollouts sorted by reward": lambda: (
@@ -278,13 +279,13 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
         ),
         "a query for 10,000 ids": lambda: (
             "GET",
-            f"{api}/rollouts?limit=10&" + "&".join(f"rollout_id_in={i}" for i in rollout_ids[:10_000]),
+            f"{api}/rollouts?limit=10&{ten_thousand}",
             b"",
             js,
         ),
         "a query for all of 10,000 ids": lambda: (
             "GET",
-            f"{api}/rollouts?limit=-1&" + "&".join(f"rollout_id_in={i}" for i in rollout_ids[:10_000]),
+            f"{api}/rollouts?limit=-1&{ten_thousand}",
             b"",
             js,
         ),
@@ -298,10 +299,11 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
             "/waits/rollouts", {"rollout_ids": list(rollout_ids), "timeout": 0}
         ),
         "summaries of rollouts with many spans": lambda: post(
-            "/rollouts/summaries", {"rollout_ids": list(rollout_ids[:499]) + [ids[0]]}
+            "/rollouts/summaries", {"rollout_ids": [*rollout_ids[:499], ids[0]]}
         ),
-        "calls of a rollout": lambda: ("GET", f"{api}/rollouts/{ids[0]}/calls", b"", js),
-        "calls of a rollout with many spans": lambda: ("GET", f"{api}/rollouts/{ids[0]}/calls", b"", js),
+        "calls of a rollout with many spans": lambda: (
+            "GET", f"{api}/rollouts/{ids[0]}/calls", b"", js,
+        ),
         "rollouts by a text in their spans": lambda: (
             "GET", f"{api}/rollouts/containing?text=zzzz", b"", js,
         ),
@@ -326,14 +328,14 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
             "/v1/traces", otlp_json(ids, 1, 100_000)
         ),
         "OTLP of nested values": lambda: post("/v1/traces", otlp_nested(ids, 90), pb),
-        "OTLP of deep values": lambda: post("/v1/traces", otlp_nested(ids, 100_000), pb),
+        "OTLP of deep values": lambda: post("/v1/traces", otlp_nested(ids, 3_000), pb),
         "resources of 8 MB": lambda: post(
             "/resources",
-            {f"p{n}": {"resource_type": "prompt_template", "template": "x" * MB, "engine": "f-string"} for n in range(8)},
+            prompts("x" * MB),
         ),
         "resources of 8 MB of escapes": lambda: post(
             "/resources",
-            {f"p{n}": {"resource_type": "prompt_template", "template": '\u00e9"\n' * 100_000, "engine": "f-string"} for n in range(8)},
+            prompts('\u00e9"\n' * 100_000),
         ),
         "all resources": lambda: ("GET", f"{api}/resources?limit=-1", b"", js),
         "the latest resources": lambda: ("GET", f"{api}/resources/latest", b"", js),
@@ -349,7 +351,9 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
     }  # fmt: skip
 
 
-async def measure(number: int, wanted: Sequence[str], kind: str = "memory") -> list[tuple[str, float, float, float]]:
+async def measure(
+    number: int, wanted: Sequence[str], kind: str = "memory", spans: int = SPANS
+) -> list[tuple[str, float, float, float]]:
     """Return of each request its name, the longest stretch in ms, CPU ms and memory per MB."""
     store: Any = InMemoryLightningStore()
     if kind == "sqlite":
@@ -364,16 +368,16 @@ async def measure(number: int, wanted: Sequence[str], kind: str = "memory") -> l
         rollout_ids += [rollout.rollout_id for rollout in made]
     claim = await store.start_rollout("task")
     ids = (claim.rollout_id, claim.attempt.attempt_id)
-    spans = [
+    many = [
         Span.from_attributes(
             attributes={f"k{n}": "text" for n in range(16)},
             rollout_id=ids[0],
             attempt_id=ids[1],
             sequence_id=index,
         )
-        for index in range(1, SPANS + 1)
+        for index in range(1, spans + 1)
     ]
-    await store.add_many_spans(spans)
+    await store.add_many_spans(many)
     results: list[tuple[str, float, float, float]] = []
     for name, make in requests(ids, rollout_ids).items():
         if wanted and name not in wanted:
@@ -394,7 +398,7 @@ async def measure(number: int, wanted: Sequence[str], kind: str = "memory") -> l
         per_mb = 1000 * seconds / (size / MB) if size >= SMALL else 0.0
         results.append((name, 1000 * longest, per_mb, memory))
         print(
-            f"{name:36} {status} {size / 1024:8.0f} kB in {sent / 1024:8.0f} kB out  "
+            f"{name:38} {status} {size / 1024:8.0f} kB in {sent / 1024:8.0f} kB out  "
             f"held {1000 * longest:6.1f} ms  CPU {1000 * seconds:7.1f} ms"
             + (f"  {per_mb:6.1f} ms/MB  {memory:4.1f} times its size" if size >= SMALL else ""),
             flush=True,
@@ -416,10 +420,11 @@ async def _memory(app: StoreApp, request: Request) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS)
+    parser.add_argument("--spans", type=int, default=SPANS)
     parser.add_argument("--store", choices=["memory", "sqlite"], default="memory")
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args(arguments)
-    results = asyncio.run(measure(options.rollouts, options.cases, options.store))
+    results = asyncio.run(measure(options.rollouts, options.cases, options.store, options.spans))
     for name, held, cpu, times in results:
         if held > HELD_MS or cpu > CPU_MS or times > TIMES:
             print(f"over: {name}: {held:.0f} ms, {cpu:.0f} ms/MB, {times:.1f} times")

@@ -42,9 +42,7 @@ def test_sorting_is_stable_in_both_directions(numbers: list[int], descending: bo
 
 @given(st.lists(st.integers(), max_size=20), st.integers(1, 7))
 def test_slices_make_one_list(numbers: list[int], size: int):
-    found = asyncio.run(
-        in_slices(lambda part: [each for each in part if each % 2], numbers, size)
-    )
+    found = asyncio.run(in_slices(lambda part: [each for each in part if each % 2], numbers, size))
     assert found == [each for each in numbers if each % 2]
 
 
@@ -75,7 +73,10 @@ def test_a_query_in_slices_answers_like_one_in_one_step(
         offset=page[1],
     )
     found, total = asyncio.run(run_query_in_slices(records, query))
-    assert (list(found), total) == (list(run_query(records, query)[0]), run_query(records, query)[1])
+    assert (list(found), total) == (
+        list(run_query(records, query)[0]),
+        run_query(records, query)[1],
+    )
 
 
 async def test_other_calls_run_between_slices():

@@ -82,8 +82,8 @@ class _Entry:
 class MemoryBackend(StorageBackend):
     """Keeps everything in this process. Safe for any number of threads and event loops.
 
-    A call is one critical section, and what it reads is the state of one moment; long queries choose
-    and sort what they read there afterwards, in slices. Spans added as objects stay objects.
+    A call is one critical section, and reads the state of one moment. Long queries choose and sort
+    what they have read afterwards, in slices. Spans added as objects stay objects.
 
     Args:
         budget: Limit of the memory that spans take.

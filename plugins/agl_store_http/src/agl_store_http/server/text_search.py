@@ -103,9 +103,7 @@ class _Wanted:
         return False
 
 
-async def _says(
-    store: LightningStore, rollout: Rollout, wanted: _Wanted, pauses: Pauses
-) -> bool:
+async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted, pauses: Pauses) -> bool:
     if wanted.is_in(rollout.input):
         return True
     if not isinstance(rollout, AttemptedRollout):

@@ -1,9 +1,10 @@
 """Measures what single requests cost the store server at most: loop, CPU and memory.
 
 ``python dev.py bench heavy_requests``, or ``python tests/benchmark/bench_heavy_requests.py
-[--rollouts 100000] [--store sqlite] [CASE...]``. The application is called without a socket, so that nothing but the
-server is measured. *Held* is the longest stretch of CPU time in which the event loop runs one
-callback. CPU and peak memory are per MB of the body, for requests with a body of 64 kB or more.
+[--rollouts 100000] [--spans 100000] [--store sqlite] [CASE...]``. The application is called without
+a socket, so that nothing but the server is measured. *Held* is the longest stretch of CPU time in
+which the event loop runs one callback. CPU and peak memory are per MB of the body, for requests
+with a body of 64 kB or more.
 """
 
 from __future__ import annotations

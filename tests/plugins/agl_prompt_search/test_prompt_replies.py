@@ -49,8 +49,7 @@ NAMES = frozenset({"q"})
         f"{PROMPT}\n\nLet me know if you need any further changes!",
         f"{PROMPT}\n\n**Key changes:**\n- It is brief.",
         f"{PROMPT}\n\nThis version keeps the placeholder and says how long it may be.",
-        "<|channel|>analysis<|message|>Keep {q}.<|end|>"
-        f"<|start|>assistant<|channel|>final<|message|>{PROMPT}",
+        f"<|channel|>analysis<|message|>Keep {{q}}.<|end|><|channel|>final<|message|>{PROMPT}",
         f"[THINK]Keep {{q}}.[/THINK]{PROMPT}",
         f"\u25c1think\u25b7Keep {{q}}.\u25c1/think\u25b7{PROMPT}",
         f"<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>{PROMPT}<|END_RESPONSE|>",
@@ -117,10 +116,9 @@ def test_what_the_present_prompt_has_stays(prompt: str) -> None:
     assert prompt_in(prompt, prompt, NAMES) == prompt
 
 
-PARTS = st.sampled_from(
-    ["{q}", "a", "\n", "\n\n", "---", "> ", "Prompt: ", "assistant\n", "```", "```text"]
-    + ["<answer>", "</answer>", "Let me know", "</s>", "<think>", "</think>", "[THINK]", '"', ":"]
-)
+MARKS = ["---", "> ", "Prompt: ", "assistant\n", "```", "```text", "</s>", "[THINK]", '"', ":"]
+TAGS = ["<answer>", "</answer>", "<think>", "</think>"]
+PARTS = st.sampled_from([*MARKS, *TAGS, "{q}", "a", "\n", "\n\n", "Let me know"])
 
 
 @given(st.lists(PARTS, min_size=1, max_size=8).map("".join))

@@ -196,7 +196,9 @@ def test_a_span_log_keeps_both_orders(arrivals: list[tuple[str, int]]):
         ordered = sorted(mine, key=lambda item: item.sequence_id)
         for sort_by, expected in ((None, mine), ("sequence_id", ordered)):
             query = SpanQuery(rollout_id="r", attempt_id=scope, sort_by=sort_by)
-            found, total = log.find(query)
+            page = log.find(query)
+            assert page is not None
+            found, total = page
             assert [id(item) for item in found] == [id(item) for item in expected]
             assert total == len(mine)
 
@@ -209,7 +211,9 @@ def test_a_span_is_found_by_its_id():
 
     def found(span_id: str, attempt_id: str | None = None) -> Any:
         query = SpanQuery(rollout_id="r", attempt_id=attempt_id, span_id=span_id)
-        return log.find(query)[0]
+        page = log.find(query)
+        assert page is not None
+        return page[0]
 
     assert found("s") == [one, two]
     assert found("s", "b") == [two]

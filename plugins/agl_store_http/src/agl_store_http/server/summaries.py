@@ -119,13 +119,14 @@ class Summaries:
         if known is not None:
             self._known.move_to_end(key)
             return known
+        spans: list[Sequence[Span]] = []
         async with self._slots:
             try:
                 page = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
-                spans = [page.items]
+                spans.append(page.items)
                 del page
             except SpansEvictedError:
-                spans = [()]
+                spans.append(())
         summary = await _off_the_loop(
             partial(_summarize, rollout.rollout_id, attempt.attempt_id), spans
         )
@@ -191,7 +192,7 @@ async def model_calls(
 ) -> list[ModelCallView]:
     """Return the model calls of a rollout, each once, attempt by attempt."""
     page = await store.query_spans(rollout_id, attempt_id)
-    spans = [page.items]
+    spans: list[Sequence[Span]] = [page.items]
     del page
     return await _off_the_loop(_model_calls, spans)
 

@@ -17,3 +17,9 @@ def test_each_package_of_the_image_is_in_the_repository():
     assert {"./plugins/agl_dashboard", "./plugins/agl_store_http"} <= set(folders)
     for folder in folders:
         assert (ROOT / folder / "pyproject.toml").is_file(), folder
+
+
+def test_what_an_operator_keeps_beside_the_files_stays_out_of_the_image():
+    lines = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
+    assert {"**/.env", "**/.env.*", "**/*.db", "**/*.db-*", ".git"} <= set(lines)
+    assert not [line for line in lines if line.startswith("!")]  # nothing is let in again

@@ -220,6 +220,23 @@ class TestAgents:
         assert check(apo, store) == {"none of its rollouts succeeded"}
         assert apo.history[0].score() is None
 
+    def test_an_agent_without_rewards_is_told_so(self, make_apo, fit):
+        @rollout
+        def unrated(task: int, prompt_template: PromptTemplate) -> None:
+            return None
+
+        with pytest.raises(RunFailedError, match="the agent gave no reward in any rollout"):
+            fit(make_apo(beam_rounds=1), unrated)
+
+    def test_rewards_that_some_paths_forget_are_counted(self, make_apo, fit, caplog):
+        @rollout
+        def forgetful(task: int, prompt_template: PromptTemplate) -> float | None:
+            return None if task % 4 == 0 else 0.5
+
+        fit(make_apo(beam_rounds=1), forgetful)
+        (said,) = [text for text in caplog.messages if "without a reward" in text]
+        assert int(said.split()[1]) >= 2
+
 
 def test_a_search_without_conversations_says_so_once(make_apo, fit, caplog):
     fit(make_apo(beam_rounds=1))

@@ -234,6 +234,29 @@ def test_unusable_rollouts_are_repeated_then_counted(taught: Path, tmp_path: Pat
     assert int(row["partial_groups"]) == 0
 
 
+@pytest.mark.parametrize("greedy_too", [False, True], ids=["fixed", "one-greedy-call"])
+def test_a_temperature_of_the_agents_own_ends_the_run_after_a_step(
+    taught: Path, tmp_path: Path, greedy_too: bool
+):
+    runs = itertools.count()
+
+    @agl.rollout
+    def own(task: int, llm: agl.LLM) -> float:
+        reward = talk(llm) if greedy_too else 0.0
+        messages: Any = [{"role": "user", "content": "Go."}]
+        with OpenAI(base_url=llm.endpoint, api_key="-", max_retries=0, timeout=60) as client:
+            client.chat.completions.create(
+                model=llm.model, messages=messages, temperature=0.0 if greedy_too else 0.7
+            )
+        return reward + next(runs)
+
+    sampling = "temperature=0" if greedy_too else "temperature=0.7"
+    with pytest.raises(RunFailedError, match=rf"no rollout of the first step .*{sampling}"):
+        train(tmp_path, taught, own, steps=3)
+    assert next(runs) == 8  # one step, and none is repeated: a repetition cannot help
+    assert not (tmp_path / "model").exists()
+
+
 def test_incomplete_groups_are_trained_on_only_if_configured(
     taught: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

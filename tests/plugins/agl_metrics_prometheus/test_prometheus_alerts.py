@@ -70,3 +70,72 @@ def test_prometheus_accepts_them(tmp_path: Path):
         [str(PROMTOOL), "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+IDLE = "0x200"
+BUSY = {
+    'up{job="agl"}': "1x200",
+    'agl_http_total{status="200"}': "0+600x200",
+    'agl_http_total{status="500"}': IDLE,
+    'agl_http_latency_bucket{le="0.5",path="/v1/agl/rollouts"}': "0+600x200",
+    'agl_http_latency_bucket{le="5",path="/v1/agl/rollouts"}': "0+600x200",
+    'agl_http_latency_bucket{le="+Inf",path="/v1/agl/rollouts"}': "0+600x200",
+    "agl_queue_length": "3x200",
+    'agl_workers{status="idle"}': IDLE,
+    'agl_workers{status="busy"}': "2x200",
+    'agl_workers{status="unknown"}': IDLE,
+    'agl_rollouts_total{status="succeeded"}': "0+9x200",
+    'agl_rollouts_total{status="failed"}': "0+1x200",
+    'agl_proxy_total{status="200"}': "0+600x200",
+    'agl_proxy_total{status="503"}': IDLE,
+}
+"""A cluster in order, a value a minute."""
+TROUBLES = {
+    "AglStoreDown": {'up{job="agl"}': IDLE},
+    "AglStoreErrors": {'agl_http_total{status="500"}': "0+10x200"},
+    "AglStoreSlow": {
+        'agl_http_latency_bucket{le="0.5",path="/v1/agl/rollouts"}': "0+500x200",
+        'agl_http_latency_bucket{le="5",path="/v1/agl/rollouts"}': "0+600x200",
+    },
+    "AglNoRunner": {'agl_workers{status="busy"}': IDLE},
+    "AglWorkersSilent": {'agl_workers{status="unknown"}': "1x200"},
+    "AglNothingFinishes": {
+        'agl_rollouts_total{status="succeeded"}': IDLE,
+        'agl_rollouts_total{status="failed"}': IDLE,
+    },
+    "AglRolloutsFail": {'agl_rollouts_total{status="failed"}': "0+20x200"},
+    "AglModelErrors": {'agl_proxy_total{status="503"}': "0+100x200"},
+}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="Prometheus is not installed")
+def test_prometheus_raises_each_in_its_trouble_alone(tmp_path: Path):
+    assert set(TROUBLES) == {alert.name for alert in ALERTS}
+    (tmp_path / "rules.yml").write_text(rules())
+    written = yaml.safe_load(rules())["groups"][0]["rules"]
+    cases = []
+    for trouble, changed in [("", {}), *TROUBLES.items()]:
+        expected = []
+        for rule in written:
+            at = {"eval_time": "150m", "alertname": rule["alert"], "exp_alerts": []}
+            if rule["alert"] == trouble:
+                status = {"status": "unknown"} if trouble == "AglWorkersSilent" else {}
+                job = {"job": "agl"} if trouble == "AglStoreDown" else {}
+                at["exp_alerts"] = [
+                    {
+                        "exp_labels": {**rule["labels"], **status, **job},
+                        "exp_annotations": rule["annotations"],
+                    }
+                ]
+            expected.append(at)
+        series = [
+            {"series": name, "values": values} for name, values in {**BUSY, **changed}.items()
+        ]
+        cases.append({"interval": "1m", "input_series": series, "alert_rule_test": expected})
+    (tmp_path / "tests.yml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases})
+    )
+    done = subprocess.run(
+        [str(PROMTOOL), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

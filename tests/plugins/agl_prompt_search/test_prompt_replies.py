@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agl_prompt_search.replies import prompt_in, without_thoughts
 
@@ -40,6 +41,35 @@ NAMES = frozenset({"q"})
         json.dumps({"critique": "long", "new_prompt": PROMPT}),
         f"```json\n{json.dumps({'prompt_template': PROMPT}, indent=2)}\n```",
         json.dumps(PROMPT),
+        json.dumps({"reasoning": "x", "new_instructions": PROMPT}),
+        f"Here is the improved prompt:\n\n---\n\n{PROMPT}\n\n---\n\nThis version is clearer.",
+        f"***\n{PROMPT}\n***",
+        "Improved prompt:\n\n" + "\n".join(f"> {line}" for line in PROMPT.splitlines()),
+        f"{PROMPT}\n\nLet me know if you need any further changes!",
+        f"{PROMPT}\n\n**Key changes:**\n- It is brief.",
+        f"{PROMPT}\n\nThis version keeps the placeholder and says how long it may be.",
+        f"<|channel|>analysis<|message|>Keep {{q}}.<|end|><|channel|>final<|message|>{PROMPT}",
+        f"[THINK]Keep {{q}}.[/THINK]{PROMPT}",
+        f"\u25c1think\u25b7Keep {{q}}.\u25c1/think\u25b7{PROMPT}",
+        f"<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>{PROMPT}<|END_RESPONSE|>",
+        f"<seed:think>Hm.</seed:think>{PROMPT}",
+        f"<analysis>It is too long.</analysis>\n{PROMPT}",
+        f"Okay. <think>Keep {{q}}.</think>{PROMPT}",
+        f"<answer>{PROMPT}</answer>",
+        f"<output>\n{PROMPT}\n</output>",
+        f"Prompt: {PROMPT}",
+        f"**New prompt:** {PROMPT}",
+        f"## Improved Prompt\n\n{PROMPT}",
+        f"prompt: |\n  {PROMPT.replace(chr(10), chr(10) + '  ')}",
+        f"The agent is too chatty.\n\nImproved prompt:\n{PROMPT}",
+        f"```\nAnswer {{q}}.\n```\n\nbecomes\n\n```\n{PROMPT}\n```",
+        f"```\n{PROMPT}",
+        f"{PROMPT}</s>",
+        f"{PROMPT}<|im_end|>",
+        f"\ufeff{PROMPT}",
+        f"assistant\n{PROMPT}",
+        f"Hier ist der verbesserte Prompt:\n\n{PROMPT}",
+        f"\u4ee5\u4e0b\u662f\u6539\u8fdb\u540e\u7684\u63d0\u793a\u8bcd\uff1a\n\n{PROMPT}",
     ],
 )
 def test_only_the_prompt_is_taken(reply: str) -> None:
@@ -58,6 +88,11 @@ def test_only_the_prompt_is_taken(reply: str) -> None:
         '"Yes" and "no" are answers to {q}, and so is "maybe"',
         "Put your reasoning for {q} between <think> and </think>.",
         "You are given a question: {q}",
+        "Answer {q}.\n---\nBe brief.\n---\nBe kind.",
+        "Quote it like this:\n> text\nfor {q}",
+        "Answer {q}.\n\nFeel free to ask {q} back.",
+        "You write prompts. Rewrite this one: {q}",
+        "Below, {q} is a question.",
         "Here {q} is the question",
         "",
     ],
@@ -78,6 +113,18 @@ def test_what_belongs_to_the_prompt_stays(prompt: str) -> None:
 )
 def test_what_the_present_prompt_has_stays(prompt: str) -> None:
     assert prompt_in(prompt, prompt, NAMES) == prompt
+
+
+MARKS = ["---", "> ", "Prompt: ", "assistant\n", "```", "```text", "</s>", "[THINK]", '"', ":"]
+TAGS = ["<answer>", "</answer>", "<think>", "</think>"]
+PARTS = st.sampled_from([*MARKS, *TAGS, "{q}", "a", "\n", "\n\n", "Let me know"])
+
+
+@given(st.lists(PARTS, min_size=1, max_size=8).map("".join))
+def test_reading_any_reply_ends_and_adds_nothing(reply: str) -> None:
+    prompt = prompt_in(reply, "Answer {q}.", NAMES)
+    assert len(prompt) <= len(reply)
+    assert prompt == prompt.strip()
 
 
 def test_nested_fences() -> None:

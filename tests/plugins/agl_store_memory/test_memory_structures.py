@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from agl_core.store import EncodedSpan
 from agl_core.types import Rollout
-from agl_store_kit import RolloutQuery, SpanQuery, run_query
+from agl_store_kit import RolloutQuery, SpanQuery, run_query, slices
 from agl_store_memory.index import RolloutIndexes
 from agl_store_memory.sorted_list import SortedList
 from agl_store_memory.spans import SpanLog
@@ -61,6 +62,12 @@ rollouts = st.builds(
 )
 
 
+def build(indexes: RolloutIndexes, entries: list[Any], by: str | None, order: str) -> None:
+    building = indexes.begin(entries, sort_by=by, sort_order=order)
+    asyncio.run(building.run())
+    indexes.end(building)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(rollouts, max_size=12),
@@ -78,9 +85,12 @@ def test_an_index_answers_like_a_scan(
     entries: list[Any] = []
 
     def ask() -> tuple[list[Any], int]:
-        return indexes.page(
-            *(entries, statuses), sort_by=by, sort_order=order, limit=limit, offset=offset
-        )
+        page = indexes.page(statuses, sort_by=by, sort_order=order, limit=limit, offset=offset)
+        if page is None:
+            build(indexes, entries, by, order)
+            page = indexes.page(statuses, sort_by=by, sort_order=order, limit=limit, offset=offset)
+        assert page is not None
+        return page
 
     def check() -> None:
         found, total = ask()
@@ -105,12 +115,55 @@ def test_an_index_answers_like_a_scan(
     check()
 
 
+def test_changes_while_an_index_is_built_are_in_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slices, "_HELD_SECONDS", 0.0)  # a turn after each slice
+    indexes, entries = RolloutIndexes(), list[Any]()
+
+    def add() -> None:
+        name = f"ro-{len(entries)}"
+        rollout = Rollout(rollout_id=name, input=None, start_time=-float(len(entries)))
+        entries.append(SimpleNamespace(ordinal=len(entries), rollout=rollout))
+        indexes.replace(entries[-1], None, rollout)
+
+    def change(entry: Any) -> None:
+        before, entry.rollout = entry.rollout, entry.rollout.model_copy(update={"start_time": 1.0})
+        indexes.replace(entry, before, entry.rollout)
+
+    async def run() -> None:
+        for _ in range(2_000):
+            add()
+        building = indexes.begin(entries, sort_by="start_time", sort_order="asc")
+        running = asyncio.create_task(building.run())
+        await asyncio.sleep(0)
+        assert not running.done()
+        change(entries[0])
+        change(entries[1_999])
+        change(entries[0])
+        add()
+        await running
+        indexes.end(building)
+
+    asyncio.run(run())
+    page = indexes.page(None, sort_by="start_time", sort_order="asc", limit=-1, offset=0)
+    expected = [entries[2_000], *entries[1_998:0:-1], entries[0], entries[1_999]]
+    assert page == (expected, 2_001)
+
+
+def test_a_build_that_was_broken_off_leaves_nothing():
+    indexes = RolloutIndexes()
+    building = indexes.begin([], sort_by="mode", sort_order="asc")
+    indexes.end(building)
+    assert indexes.page(None, sort_by="mode", sort_order="asc", limit=1, offset=0) is None
+    assert indexes._builds == []
+
+
 def test_only_so_many_orders_are_kept():
     indexes = RolloutIndexes()
     fields = ["rollout_id", "start_time", "end_time", "mode", "status"]
     page: Any = {"limit": -1, "offset": 0}
     for field, order in itertools.product(fields, ["asc", "desc"]):
-        assert indexes.page([], None, sort_by=field, sort_order=order, **page) == ([], 0)
+        build(indexes, [], field, order)
+        assert indexes.page(None, sort_by=field, sort_order=order, **page) == ([], 0)
     assert len(indexes._indexes) == 8
     assert ("rollout_id", "asc") not in indexes._indexes
     assert ("status", "desc") in indexes._indexes
@@ -121,7 +174,7 @@ def test_a_count_builds_no_index():
     rollout = Rollout(rollout_id="ro-1", input=None, start_time=0.0)
     entry: Any = SimpleNamespace(ordinal=0, rollout=rollout)
     indexes.replace(entry, None, rollout)
-    found = indexes.page((), [rollout.status], sort_by=None, sort_order="asc", limit=0, offset=0)
+    found = indexes.page([rollout.status], sort_by=None, sort_order="asc", limit=0, offset=0)
     assert (found, indexes._indexes) == (([], 1), {})
 
 
@@ -143,7 +196,9 @@ def test_a_span_log_keeps_both_orders(arrivals: list[tuple[str, int]]):
         ordered = sorted(mine, key=lambda item: item.sequence_id)
         for sort_by, expected in ((None, mine), ("sequence_id", ordered)):
             query = SpanQuery(rollout_id="r", attempt_id=scope, sort_by=sort_by)
-            found, total = log.find(query)
+            page = log.find(query)
+            assert page is not None
+            found, total = page
             assert [id(item) for item in found] == [id(item) for item in expected]
             assert total == len(mine)
 
@@ -156,7 +211,9 @@ def test_a_span_is_found_by_its_id():
 
     def found(span_id: str, attempt_id: str | None = None) -> Any:
         query = SpanQuery(rollout_id="r", attempt_id=attempt_id, span_id=span_id)
-        return log.find(query)[0]
+        page = log.find(query)
+        assert page is not None
+        return page[0]
 
     assert found("s") == [one, two]
     assert found("s", "b") == [two]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 import anyio
 
@@ -23,6 +23,15 @@ __all__ = ["ChatClient", "ChatReply", "ask_model"]
 logger = logging.getLogger(__name__)
 
 _DEFAULT_TIMEOUT = 300.0
+_LIMITS: Final = frozenset(
+    {"length", "max_tokens", "model_length", "max_output_tokens", "max_completion_tokens"}
+)
+"""Reasons to end with a part of the answer, as servers of OpenAI's protocol name them."""
+_REFUSALS: Final = frozenset(
+    {"content_filter", "safety", "recitation", "prohibited_content", "blocklist", "refusal"}
+    | {"error", "abort", "tool_calls", "function_call"}
+)
+"""Reasons to end without an answer; what text there is must not become a prompt."""
 _LONGEST_PROBLEM = 300  # characters; some servers answer errors with whole pages
 
 
@@ -101,15 +110,30 @@ def _read(completion: Any) -> ChatReply:
         text = choice.message.content
     except (AttributeError, IndexError, TypeError):
         return ChatReply("", "the answer is not a chat completion", *tokens)
-    reason = getattr(choice, "finish_reason", None)
+    reason = str(getattr(choice, "finish_reason", None) or "").lower()
+    if isinstance(text, list):
+        text = _texts(cast("list[Any]", text))
     if text is not None and not isinstance(text, str):
         return ChatReply("", f"the answer is a {type(text).__name__}, not a text", *tokens)
-    if reason == "content_filter":
-        return ChatReply("", "a content filter stopped the answer", *tokens)
+    if reason in _REFUSALS:
+        return ChatReply("", f"the answer was stopped: {reason}", *tokens)
+    cut_off = reason in _LIMITS
     if not text or not text.strip():
-        why = " (it reached its limit of tokens)" * (reason == "length")
+        why = " (it reached its limit of tokens)" * cut_off
         return ChatReply("", f"the answer is empty{why}", *tokens)
-    return ChatReply(text.strip(), "", *tokens, cut_off=reason == "length")
+    return ChatReply(text.strip(), "", *tokens, cut_off=cut_off)
+
+
+def _texts(parts: Sequence[Any]) -> str:
+    """Return the text of an answer in parts; thoughts are parts of other types."""
+
+    def field(part: Any, name: str) -> Any:
+        if isinstance(part, Mapping):
+            return cast("Mapping[str, Any]", part).get(name)
+        return getattr(part, name, None)
+
+    texts = [field(part, "text") for part in parts if field(part, "type") in ("text", None)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -1,9 +1,9 @@
 """The prompt in a model's reply: without the model's thoughts, remarks and wrappings.
 
 A model that is asked for nothing but a prompt often sends more: ``<think>`` blocks, "Here is the
-new prompt:", a code fence, tags, quotes or a JSON object around it. Whatever is taken off here
-would otherwise become a part of the prompt. What the present prompt itself begins or ends with
-stays.
+new prompt:", a code fence, rules, tags, quotes or a JSON object around it, tokens of its chat
+template, an offer of further help. Whatever is taken off here would otherwise become a part of the
+prompt. What the present prompt itself begins or ends with stays.
 """
 
 from __future__ import annotations
@@ -11,20 +11,59 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from textwrap import dedent
 from typing import Any, Final, cast
 
 __all__ = ["prompt_in", "without_thoughts"]
 
-_THOUGHTS: Final = r"think|thinking|thought|reasoning|scratchpad"
+_THOUGHTS: Final = r"(?:seed:)?think|thinking|thought|reasoning|scratchpad|analysis|reflection"
 _THOUGHT: Final = re.compile(rf"\A\s*<({_THOUGHTS})>.*?(</\1>\s*|\Z)", re.DOTALL | re.IGNORECASE)
+_MARKS_OF_THOUGHTS: Final = (
+    ("[THINK]", "[/THINK]"),  # Magistral
+    ("◁think▷", "◁/think▷"),  # Kimi
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A
+)
+_FINAL_CHANNEL: Final = "<|channel|>final<|message|>"
+"""What the answer of gpt-oss follows
+(https://developers.openai.com/cookbook/articles/openai-harmony)."""
+_TEMPLATE_TOKENS: Final = r"(?:<\|[^|<>\s]{1,40}\|>|</?s>|\[/?INST\]|[\ufeff\u200b])"
+_AT_THE_ENDS: Final = re.compile(
+    rf"\A(?:\s*{_TEMPLATE_TOKENS})+\s*|\s*(?:{_TEMPLATE_TOKENS}\s*)+\Z", re.IGNORECASE
+)
 _REST: Final = re.compile(rf".*</({_THOUGHTS})>\s*", re.DOTALL | re.IGNORECASE)
 _TAGGED: Final = re.compile(r"<(\w*prompt\w*)>\s*(?P<text>.*)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_ANY_TAGS: Final = re.compile(
+    r"\A<(answer|final_answer|final|output|response|result|reply|text|template|instructions?)>"
+    r"(?P<text>.*)</\1>\Z",
+    re.DOTALL | re.IGNORECASE,
+)
 _REMARK: Final = re.compile(
     r"\A[#*\s]*(sure|certainly|of course|okay|ok|here|below|this is|the following|(the|my|your)?\s*"
     r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)\b)"
-    r"[^\n]{0,160}?:[*\s]*(\n|\Z)",
+    r"[^\n]{0,160}?:[*\s]*(\n|\Z)"
+    r"|\A(hier ist|voici|aqu\u00ed (est\u00e1|tienes)|aqui est\u00e1|ecco|\u0432\u043e\u0442"
+    r"|\u4ee5\u4e0b|\u8fd9\u662f|\u4e0b\u9762\u662f)[^\n]{0,160}?[:\uff1a][*\s]*\n",
     re.IGNORECASE,
 )
+_CHANGED: Final = r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)"
+_LABEL: Final = re.compile(
+    rf"\A(?:assistant(?::|\n)\s*|[#*_\s]*({_CHANGED}\s+)?(system\s+)?prompt(\s+template)?[*_ ]*"
+    r"(:[*_]*(?P<block>\s*[|>]-?\n)?\s*|\n+\s*))",
+    re.IGNORECASE,
+)
+_LATER_LABEL: Final = re.compile(
+    rf"^[#*_ ]*((the|my|your) )?{_CHANGED} (system )?prompt(?: template)?[*_ ]*:[*_ ]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_OFFER: Final = re.compile(
+    r"\n\s*\n[*_#\s]*(let me know\b|(i )?hope (this|it)\b|feel free to (ask|adjust|let|modify)"
+    r"|would you like me\b|this (new |revised |updated |improved )?(version|prompt) (is|now|keeps"
+    r"|adds|makes|should|includes|addresses|clarifies|emphasi[sz]es)\b"
+    r"|(key|main|summary of)( the)? (changes|improvements)\b|changes made\b"
+    r"|i(\u2019|'| ha)ve (made|added|kept|changed|clarified|revised|improved)\b).*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+_RULE: Final = re.compile(r"^ {0,3}([-*_=])\1{2,} *$", re.MULTILINE)
 _FENCE: Final = re.compile(r"^ {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$", re.MULTILINE)
 _QUOTES: Final = (('"', '"'), ("'", "'"), ("“", "”"), ("«", "»"), ("`", "`"))
 
@@ -35,6 +74,11 @@ def without_thoughts(text: str) -> str:
     Empty if the thoughts never end: the answer is missing. Some servers leave out the tag that
     begins the thoughts, because it is a part of their request.
     """
+    if _FINAL_CHANNEL in text:
+        text = text.rpartition(_FINAL_CHANNEL)[2]
+    for begin, end in _MARKS_OF_THOUGHTS:
+        if text.lstrip().startswith(begin):
+            text = text.partition(end)[2]
     while found := _THOUGHT.match(text):
         text = text[found.end() :]
     closed = _REST.match(text)
@@ -53,10 +97,22 @@ def prompt_in(reply: str, present: str, names: frozenset[str] = frozenset()) -> 
             around it from a prompt with a fenced example.
     """
     text, present = without_thoughts(reply), present.strip()
+
+    def without(pattern: re.Pattern[str], it: str) -> str:
+        return it if pattern.search(present) else pattern.sub("", it).strip()
+
     steps: Sequence[Callable[[str], str]] = (
+        lambda it: without(_AT_THE_ENDS, it),
+        lambda it: it if _REST.match(present) else _after_thoughts(it, names),
         lambda it: it if _TAGGED.search(present) else _untagged(it, names),
-        lambda it: it if _REMARK.match(present) else _REMARK.sub("", it, count=1).strip(),
+        lambda it: it if _ANY_TAGS.match(present) else _ANY_TAGS.sub(r"\g<text>", it).strip(),
+        lambda it: it if _LATER_LABEL.search(present) else _after_label(it, names),
+        lambda it: without(_REMARK, it),
+        lambda it: it if _LABEL.match(present) else _unlabelled(it),
+        lambda it: it if _OFFER.search(present) else _without_offer(it, names),
         lambda it: _unfenced(it, names, fenced=present.startswith(("```", "~~~"))),
+        lambda it: it if _RULE.match(present) else _unruled(it, names),
+        lambda it: it if present.startswith(">") else _unindented(it),
         lambda it: it if present.startswith("{") else _from_json(it),
         lambda it: _unquoted(it, present),
     )
@@ -66,6 +122,58 @@ def prompt_in(reply: str, present: str, names: frozenset[str] = frozenset()) -> 
         for step in steps:
             text = step(text)
     return text
+
+
+def _named(text: str, names: frozenset[str]) -> set[str]:
+    return {name for name in names if f"{{{name}" in text}
+
+
+def _after_thoughts(text: str, names: frozenset[str]) -> str:
+    """Return what follows thoughts that a remark comes before, if it is a whole prompt."""
+    closed = _REST.match(text)
+    rest = text[closed.end() :] if closed else ""
+    return rest.strip() if names and _named(rest, names) == names else text
+
+
+def _after_label(text: str, names: frozenset[str]) -> str:
+    """Return what follows "Improved prompt:", if all of the prompt does."""
+    found = _LATER_LABEL.search(text)
+    if found is None or not names:
+        return text
+    before, after = text[: found.start()], text[found.end() :]
+    return after.strip() if not _named(before, names) and _named(after, names) else text
+
+
+def _unlabelled(text: str) -> str:
+    found = _LABEL.match(text)
+    if found is None:
+        return text
+    rest = text[found.end() :]
+    if found["block"]:  # of YAML
+        rest = dedent("  " + rest)
+    return rest.strip()
+
+
+def _without_offer(text: str, names: frozenset[str]) -> str:
+    found = _OFFER.search(text)
+    return text if found is None or _named(found[0], names) else text[: found.start()].strip()
+
+
+def _unruled(text: str, names: frozenset[str]) -> str:
+    """Return what is between two rules, if that holds all of the prompt."""
+    rules = list(_RULE.finditer(text))
+    if len(rules) < 2 or text[: rules[0].start()].strip():
+        return text
+    inside, after = text[rules[0].end() : rules[-1].start()], text[rules[-1].end() :]
+    return inside.strip() if not after.strip() or _holds_all(inside, text, names) else text
+
+
+def _unindented(text: str) -> str:
+    """Return a quotation of Markdown as the text that it quotes."""
+    lines = text.splitlines()
+    if not lines or not all(line.startswith(">") or not line.strip() for line in lines):
+        return text
+    return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines).strip()
 
 
 def _untagged(text: str, names: frozenset[str]) -> str:
@@ -80,8 +188,11 @@ def _untagged(text: str, names: frozenset[str]) -> str:
 def _unfenced(text: str, names: frozenset[str], *, fenced: bool) -> str:
     """Return what is within a code fence, if that holds all of the prompt."""
     fences = list(_FENCE.finditer(text))
-    if len(fences) < 2 or fenced:
+    if not fences or fenced:
         return text
+    if len(fences) == 1:
+        begins = not text[: fences[0].start()].strip()
+        return text[fences[0].end() :].strip() if begins else text
     first, last = fences[0], fences[-1]
     inside = text[first.end() : last.start()].strip()
     outside = text[: first.start()] + text[last.end() :]
@@ -91,10 +202,23 @@ def _unfenced(text: str, names: frozenset[str], *, fenced: bool) -> str:
     # language, or a shorter one, follows the first.
     inner = fences[1:-1]
     if inner and not (inner[0]["info"].strip() or len(inner[0]["marks"]) < len(first["marks"])):
-        return text
+        return _last_block(text, fences, names)
     if not outside.strip() or _holds_all(inside, text, names):
         return inside
     return text
+
+
+def _last_block(text: str, fences: Sequence[re.Match[str]], names: frozenset[str]) -> str:
+    """Return the last of several blocks if each is a whole prompt: the old one, then the new."""
+    if len(fences) % 2 or not names:
+        return text
+    pairs = zip(fences[::2], fences[1::2], strict=True)
+    blocks = [text[begin.end() : end.start()] for begin, end in pairs]
+    whole = all(_named(block, names) == names for block in blocks)
+    outside = text
+    for block in blocks:
+        outside = outside.replace(block, "", 1)
+    return blocks[-1].strip() if whole and not _named(outside, names) else text
 
 
 def _holds_all(inside: str, text: str, names: frozenset[str]) -> bool:
@@ -114,7 +238,10 @@ def _from_json(text: str) -> str:
         return text
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
-        found = [it for key, it in table.items() if "prompt" in key.lower() or len(table) == 1]
+        for part in ("prompt", "instruction", "template", ""):
+            found = [it for key, it in table.items() if part in key.lower()]
+            if len(found) == 1:
+                break
         value = found[0] if len(found) == 1 else None
     return value.strip() if isinstance(value, str) else text
 

@@ -87,7 +87,8 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
     """Check that a finished search could do something: a search in vain must not look like one.
 
     Raises:
-        RunFailedError: The models gave no usable prompt at all, or no rollout ended in time.
+        RunFailedError: The models gave no usable prompt at all, no rollout ended in time, or none
+            had a reward.
     """
     proposed = [candidate for candidate in state.history if candidate.round]
     if proposed and all(candidate.unusable for candidate in proposed):
@@ -97,8 +98,20 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
             f"{algorithm} got no usable prompt in {len(proposed)} proposals; {count} times: {what}"
         )
     _warn_if_alike(algorithm, state)
-    hung = not state.crashed and any(candidate.failed for candidate in state.history)
-    if hung and not any(candidate.earned for candidate in state.history):
+    if any(candidate.earned for candidate in state.history):
+        if state.unrated:
+            logger.warning(
+                "%s: %d rollouts succeeded without a reward and count as failed; does the agent "
+                "return a number, or call emit_reward, on every path?",
+                *(algorithm, state.unrated),
+            )
+        return
+    if state.unrated:
+        raise RunFailedError(
+            f"{algorithm}: the agent gave no reward in any rollout; it returns a number, or calls "
+            "emit_reward"
+        )
+    if not state.crashed and any(candidate.failed for candidate in state.history):
         raise RunFailedError(f"{algorithm}: no rollout of the agent ended in time")
 
 

@@ -170,11 +170,17 @@ class SearchState(BaseModel, Generic[C]):
     stopped: str = ""
     _scale: RewardScale = PrivateAttr(default_factory=RewardScale)
     _crashed: bool = PrivateAttr(default=False)
+    _unrated: int = PrivateAttr(default=0)
 
     @property
     def crashed(self) -> bool:
         """Whether a rollout failed in this process; the trainer says why if none succeeded."""
         return self._crashed
+
+    @property
+    def unrated(self) -> int:
+        """Rollouts that succeeded in this process without a reward, and count as failed."""
+        return self._unrated
 
     @property
     def solved(self) -> bool:
@@ -184,6 +190,9 @@ class SearchState(BaseModel, Generic[C]):
     def look_at(self, outcomes: BatchOutcome) -> None:
         """Take note of the rewards and failures of a batch."""
         self._crashed = self._crashed or "failed" in outcomes.statuses()
+        self._unrated += sum(
+            outcome.rollout.status == "succeeded" and outcome.earned is None for outcome in outcomes
+        )
         self._scale.learn(outcome.earned for outcome in outcomes)
 
     @property

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    MutableMapping,
+    Sequence,
+)
+from math import isfinite
 from typing import Any, Final, TypeVar
 
 from pydantic_core import ValidationError, from_json
@@ -160,7 +169,8 @@ def _too_large(limit: int) -> HTTPError:
 
 # Signs of a number beyond the largest double, 1.8e308: a large exponent, or many digits.
 _EXPONENTS: Final = (re.compile(rb"e\+?[0-9]{3}"), re.compile(rb"E\+?[0-9]{3}"))
-_MANY_DIGITS: Final = re.compile(rb"[0-9]{309}")
+_MANY_DIGITS: Final = b"0" * 309
+_DIGITS_AS_ZEROS: Final = bytes(ord("0") if 48 <= code <= 57 else 32 for code in range(256))
 
 
 def reject_non_finite(body: bytes, *, overflow: bool, parsed: Any = None) -> None:
@@ -190,21 +200,22 @@ def reject_non_finite(body: bytes, *, overflow: bool, parsed: Any = None) -> Non
 def _may_overflow(body: bytes) -> bool:
     if any(pattern.search(body) for pattern in _EXPONENTS):
         return True
-    digits = len(body) - len(body.translate(None, b"0123456789"))
-    return digits >= 309 and _MANY_DIGITS.search(body) is not None
+    # A regular expression takes 20 times as long in a body that is full of short numbers.
+    return _MANY_DIGITS in body.translate(_DIGITS_AS_ZEROS)
 
 
 def _is_finite(value: Any) -> bool:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, float):
-            if item - item != 0.0:  # NaN and infinities are the floats that do not cancel
-                return False
-        elif isinstance(item, dict):
-            stack.extend(item.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        elif isinstance(item, list):
-            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType]
+    waiting: list[Iterable[Any]] = [[value]]
+    while waiting:
+        values = waiting.pop()
+        # A long list holds values of few types, and looking at each in Python takes much longer.
+        kinds = set(map(type, values))
+        if float in kinds and not all(isfinite(each) for each in values if isinstance(each, float)):
+            return False
+        if dict in kinds:
+            waiting += [each.values() for each in values if isinstance(each, dict)]
+        if list in kinds:
+            waiting += [each for each in values if isinstance(each, list)]
     return True
 
 

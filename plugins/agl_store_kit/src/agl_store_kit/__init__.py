@@ -6,6 +6,7 @@
 * :class:`OwnLoop`, :class:`NoticeFeed`, :class:`SharedClock` - for backends of databases: their
   client's event loop, notices between processes, and the database's clock.
 * :class:`BatchingStore` - base of stores whose batches are the primitive.
+* :class:`Pauses`, :func:`in_slices` - for long work that must not hold the event loop.
 * :class:`LightningStoreThreaded` - one store for several threads.
 """
 
@@ -47,8 +48,10 @@ from agl_store_kit.queries import (
     SpanQuery,
     WorkerQuery,
     run_query,
+    run_query_in_slices,
 )
 from agl_store_kit.records import Record, RecordKind, Restorable
+from agl_store_kit.slices import Pauses, in_slices, sorted_in_slices
 from agl_store_kit.threaded import LightningStoreThreaded
 
 __all__ = [
@@ -66,6 +69,7 @@ __all__ = [
     "Notice",
     "NoticeFeed",
     "OwnLoop",
+    "Pauses",
     "Query",
     "Record",
     "RecordKind",
@@ -83,6 +87,7 @@ __all__ = [
     "changed_figures",
     "duration_of",
     "filter_options",
+    "in_slices",
     "last_rewards",
     "late_seconds",
     "lifecycle",
@@ -92,8 +97,10 @@ __all__ = [
     "rollout_not_found",
     "rollout_notice",
     "run_query",
+    "run_query_in_slices",
     "sort_key",
     "sortable_fields",
+    "sorted_in_slices",
     "worker_changes",
     "worker_notice",
 ]

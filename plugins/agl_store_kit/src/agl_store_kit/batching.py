@@ -19,6 +19,11 @@ from agl_core.types import (
     TaskInput,
     evolve,
 )
+from agl_store_kit.slices import Pauses
+
+_DECODED_BYTES: Final = 256 * 1024
+"""JSON of spans that is parsed at once, in a few milliseconds."""
+_OBJECT_BYTES: Final = 1024
 
 _BATCHES: Final = {
     "enqueue_rollout": ("enqueue_many_rollouts",),
@@ -105,7 +110,7 @@ class BatchingStore(LightningStore):
         **filters: Any,
     ) -> PaginatedResult[Span]:
         page = await self.query_encoded_spans(rollout_id, attempt_id, **filters)
-        return evolve(page, {"items": decode_spans(page.items)})  # pyright: ignore[reportReturnType]
+        return evolve(page, {"items": await _decoded(page.items)})  # pyright: ignore[reportReturnType]
 
     @abstractmethod
     async def query_encoded_spans(
@@ -142,3 +147,17 @@ def _primitive(cls: type[BatchingStore], name: str) -> Callable[..., Any]:
     while any(hasattr(method, "one_by_one") for method in found):
         del found[0]
     return found[0]
+
+
+async def _decoded(spans: Sequence[EncodedSpan]) -> Sequence[Span]:
+    """Decode spans as :func:`agl_core.store.decode_spans` does, without holding the event loop."""
+    decoded: list[Span] = []
+    pauses = Pauses()
+    begun = size = 0
+    for at, span in enumerate(spans, 1):
+        size += _OBJECT_BYTES if span.parts is not None else len(span.payload)
+        if size > _DECODED_BYTES:
+            decoded += decode_spans(spans[begun:at])
+            begun, size = at, 0
+            await pauses.take()
+    return [*decoded, *decode_spans(spans[begun:])] if decoded else decode_spans(spans)

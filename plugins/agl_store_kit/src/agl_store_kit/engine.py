@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -83,6 +83,7 @@ from agl_store_kit.queries import (
     SpanQuery,
     WorkerQuery,
 )
+from agl_store_kit.slices import in_slices
 from agl_store_kit.waiters import Waiters
 from agl_store_kit.watchdog import Watchdog
 
@@ -198,15 +199,12 @@ class EngineStore(BatchingStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        batch = [
-            new_rollout_fields(item.input, item.mode, item.resources_id, item.config, item.metadata)
-            for item in rollouts
-        ]
+        batch = await in_slices(lambda part: map(_new_fields, part), rollouts)
         if not batch:
             return []
         await self._watchdog.scan()
         records = await self._insert(batch, await self.now(), current_request_key.get())
-        return [copy_rollout(rollout) if self._copies else rollout for rollout, _ in records]
+        return await self._copied([rollout for rollout, _ in records], copy_rollout)
 
     async def _insert(
         self,
@@ -218,21 +216,23 @@ class EngineStore(BatchingStore):
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord]:
         while True:
-            rollouts = [
-                lifecycle.new_rollout(
-                    rollout_id=new_rollout_id() if key is None else id_from_key("ro-", key, place),
-                    now=now,
-                    **fields,
-                )
-                for place, fields in enumerate(batch)
+            ids = [
+                new_rollout_id() if key is None else id_from_key("ro-", key, place)
+                for place in range(len(batch))
             ]
+            rollouts = await in_slices(
+                lambda part: [
+                    lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
+                    for rollout_id, fields in part
+                ],
+                list(zip(ids, batch, strict=True)),
+            )
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored
             # An id exists already. A random one has collided: the loop draws new ids.
             if key is not None:
                 # An earlier call with the same key has inserted them.
-                ids = [rollout.rollout_id for rollout in rollouts]
                 known, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ids))
                 by_id = {record[0].rollout_id: record for record in known}
                 return [by_id[rollout_id] for rollout_id in ids]
@@ -247,7 +247,8 @@ class EngineStore(BatchingStore):
         claimed = await self._claim(limit, worker_id, key, note_idle=True)
         if not claimed and wait > 0 and limit > 0:
             claimed = await self._claim_waiting(limit, worker_id, key, wait)
-        return [self._attempted(rollout, attempt) for rollout, attempt in claimed]
+        attempted = self._attempted
+        return await in_slices(lambda part: [attempted(*record) for record in part], claimed)
 
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
@@ -526,7 +527,9 @@ class EngineStore(BatchingStore):
         query = RolloutQuery(**filters)
         await self._watchdog.scan()
         records, total = await self._backend.find_rollouts(query)
-        return _page([self._joined(*record) for record in records], query, total)
+        join = self._joined
+        items = await in_slices(lambda part: [join(*record) for record in part], records)
+        return _page(items, query, total)
 
     async def query_attempts(
         self, rollout_id: str, *, sort_by: str | None = "sequence_id", **page: Any
@@ -534,7 +537,7 @@ class EngineStore(BatchingStore):
         query = AttemptQuery(rollout_id=rollout_id, sort_by=sort_by, **page)
         await self._watchdog.scan()
         attempts, total = await self._backend.find_attempts(query)
-        return _page(self._copied(attempts, copy_attempt), query, total)
+        return _page(await self._copied(attempts, copy_attempt), query, total)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
         await self._watchdog.scan()
@@ -549,7 +552,7 @@ class EngineStore(BatchingStore):
     async def query_resources(self, **filters: Any) -> PaginatedResult[ResourcesUpdate]:
         query = ResourcesQuery(**filters)
         snapshots, total = await self._backend.find_resources(query)
-        return _page(self._copied(snapshots, copy_snapshot), query, total)
+        return _page(await self._copied(snapshots, copy_snapshot), query, total)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return self._snapshot(await self._backend.get_resources(resources_id))
@@ -561,7 +564,7 @@ class EngineStore(BatchingStore):
         query = WorkerQuery(**filters)
         await self._watchdog.scan()
         workers, total = await self._backend.find_workers(query)
-        return _page(self._copied(workers, copy_worker), query, total)
+        return _page(await self._copied(workers, copy_worker), query, total)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         worker = await self._backend.get_worker(worker_id)
@@ -592,13 +595,13 @@ class EngineStore(BatchingStore):
     ) -> Sequence[Rollout]:
         await self._watchdog.scan()
         wanted = list(dict.fromkeys(rollout_ids))
+        # A call may name a hundred thousand, most of which still run.
         statuses = await self._backend.rollout_statuses(wanted)
+        ended = await _ended(statuses)
         at_once = timeout is not None and timeout <= 0
-        if not at_once and not all(map(_is_finished, statuses.values())):
+        if not at_once and len(ended) < len(statuses):
             await self._wait_for(list(statuses), timeout)
-            statuses = await self._backend.rollout_statuses(wanted)
-        # Only these: a call may name a hundred thousand, most of which still run.
-        ended = [name for name, status in statuses.items() if _is_finished(status)]
+            ended = await _ended(await self._backend.rollout_statuses(wanted))
         if not ended:
             return []
         records, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ended))
@@ -606,7 +609,7 @@ class EngineStore(BatchingStore):
         finished = [
             found[name] for name in wanted if name in found and _is_finished(found[name].status)
         ]
-        return self._copied(finished, copy_rollout)
+        return await self._copied(finished, copy_rollout)
 
     async def _wait_for(self, rollout_ids: Sequence[str], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -616,7 +619,7 @@ class EngineStore(BatchingStore):
                 while True:
                     waiters.reset(wait)
                     statuses = await backend.rollout_statuses(rollout_ids)
-                    finished = [name for name, status in statuses.items() if _is_finished(status)]
+                    finished = await _ended(statuses)
                     waiters.settle(wait, finished)
                     if len(finished) == len(statuses):
                         return
@@ -667,8 +670,10 @@ class EngineStore(BatchingStore):
     def _snapshot(self, found: ResourcesUpdate | None) -> ResourcesUpdate | None:
         return copy_snapshot(found) if self._copies and found is not None else found
 
-    def _copied(self, records: Sequence[T], copy: Callable[[T], T]) -> Sequence[T]:
-        return list(map(copy, records)) if self._copies else records
+    async def _copied(self, records: Sequence[T], copy: Callable[[T], T]) -> Sequence[T]:
+        if not self._copies:
+            return records
+        return await in_slices(lambda part: map(copy, part), records)
 
 
 _stores: Final[WeakSet[EngineStore]] = weakref.WeakSet()
@@ -684,6 +689,12 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- decisions -------------------------------------------------------------------------------------
+
+
+def _new_fields(request: EnqueueRolloutRequest) -> dict[str, Any]:
+    return new_rollout_fields(
+        request.input, request.mode, request.resources_id, request.config, request.metadata
+    )
 
 
 def _begin(
@@ -710,6 +721,13 @@ def _refused(span: EncodedSpan) -> AglError:
         # The word is an alias in queries and updates. A span keeps the id of its attempt.
         return attempt_not_found(span.rollout_id, span.attempt_id)
     return InvalidArgumentError(f"sequence_id {span.sequence_id} does not fit in 64 bits")
+
+
+async def _ended(statuses: Mapping[str, RolloutStatus]) -> list[str]:
+    def finished(part: Sequence[tuple[str, RolloutStatus]]) -> list[str]:
+        return [name for name, status in part if _is_finished(status)]
+
+    return await in_slices(finished, list(statuses.items()))
 
 
 def _is_finished(status: RolloutStatus) -> bool:

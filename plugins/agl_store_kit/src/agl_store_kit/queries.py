@@ -30,6 +30,7 @@ from agl_store_kit.filters import (
     filter_options,
     sort_key,
 )
+from agl_store_kit.slices import in_slices, sorted_in_slices
 
 T = TypeVar("T")
 
@@ -186,4 +187,25 @@ def run_query(
         figure = partial(_figure, figures, by) if figures and by in FIGURES else None
         key = sort_key(query.model, by, figure)
         found.sort(key=key, reverse=query.sort_order == "desc")
+    return cut(found, query.limit, query.offset), len(found)
+
+
+async def run_query_in_slices(records: Sequence[T], query: Query) -> tuple[Sequence[T], int]:
+    """Do what :func:`run_query` does, without holding the event loop over many records.
+
+    Args:
+        records: Records in the scope of the query, in insertion order; nobody changes the sequence
+            meanwhile.
+        query: The query.
+
+    Returns:
+        The page, and the number of matches before paging.
+    """
+    matches = compile_filter(query.filter_options())
+    found = records
+    if matches is not None:
+        found = await in_slices(lambda part: filter(matches, part), records)
+    if query.sort_by is not None:
+        key = sort_key(query.model, query.sort_by)
+        found = await sorted_in_slices(found, key, descending=query.sort_order == "desc")
     return cut(found, query.limit, query.offset), len(found)

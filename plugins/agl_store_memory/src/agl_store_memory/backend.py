@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agl_core.errors import SpansEvictedError
 from agl_core.plugins import has_listeners
@@ -45,7 +45,7 @@ from agl_store_kit.backend import (
     worker_notice,
 )
 from agl_store_kit.figures import changed_figures
-from agl_store_kit.filters import FIGURES, compile_filter, cut, sort_key
+from agl_store_kit.filters import FIGURES
 from agl_store_kit.lifecycle import Change
 from agl_store_kit.queries import (
     AttemptQuery,
@@ -53,10 +53,12 @@ from agl_store_kit.queries import (
     RolloutQuery,
     SpanQuery,
     WorkerQuery,
-    run_query,
+    run_query_in_slices,
 )
+from agl_store_kit.slices import in_slices
 from agl_store_memory.eviction import MemoryBudget
 from agl_store_memory.index import RolloutIndexes
+from agl_store_memory.scan import Row, all_must_hold, scan
 from agl_store_memory.spans import SpanLog
 
 logger = logging.getLogger(__name__)
@@ -80,7 +82,8 @@ class _Entry:
 class MemoryBackend(StorageBackend):
     """Keeps everything in this process. Safe for any number of threads and event loops.
 
-    A call awaits nothing, so it is one critical section. Spans added as objects stay objects.
+    A call is one critical section, and reads the state of one moment. Long queries choose and sort
+    what they have read afterwards, in slices. Spans added as objects stay objects.
 
     Args:
         budget: Limit of the memory that spans take.
@@ -394,63 +397,56 @@ class MemoryBackend(StorageBackend):
             return None if entry is None else (entry.rollout, entry.latest)
 
     async def rollout_statuses(self, rollout_ids: Sequence[str]) -> dict[str, RolloutStatus]:
+        return dict(await in_slices(self._statuses, rollout_ids))
+
+    def _statuses(self, rollout_ids: Sequence[str]) -> Sequence[tuple[str, RolloutStatus]]:
         with self._lock:
-            found = ((name, self._entries.get(name)) for name in rollout_ids)
-            return {name: entry.rollout.status for name, entry in found if entry is not None}
+            found = [(name, self._entries.get(name)) for name in rollout_ids]
+            return [(name, entry.rollout.status) for name, entry in found if entry is not None]
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
+        if query.conditions.keys() <= {"status_in"} and not _reads_all_sorted(query):
+            return await self._find_in_index(query)
         with self._lock:
-            if query.conditions.keys() <= {"status_in"} and query.sort_by not in FIGURES:
-                statuses = None if query.status_in is None else frozenset(query.status_in)
-                entries, total = self._indexes.page(
-                    self._entries.values(),
+            rows = self._rows(query)
+        found, total = await scan(rows, query)
+        return [row[:2] for row in found], total
+
+    async def _find_in_index(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
+        statuses = None if query.status_in is None else frozenset(query.status_in)
+        while True:
+            with self._lock:
+                page = self._indexes.page(
                     statuses,
                     sort_by=query.sort_by,
                     sort_order=query.sort_order,
                     limit=query.limit,
                     offset=query.offset,
                 )
-            else:
-                entries, total = self._scan(query)
-            return [(entry.rollout, entry.latest) for entry in entries], total
+                if page is not None:
+                    return [(entry.rollout, entry.latest) for entry in page[0]], page[1]
+                build = self._indexes.begin(
+                    self._entries.values(), sort_by=query.sort_by, sort_order=query.sort_order
+                )
+            try:
+                await build.run()
+            finally:
+                with self._lock:
+                    self._indexes.end(build)
 
-    def _scan(self, query: RolloutQuery) -> tuple[Sequence[_Entry], int]:
-        """Answer a query that filters by more than the status, or sorts by a figure."""
-        entries = self._entries
-        together = query.filter_logic == "and" or len(query.conditions) <= 1
-        ids, part = query.rollout_id_in, query.rollout_id_contains
-        found: Sequence[_Entry]
-        if not together:
-            matches = compile_filter(query.filter_options())
-            assert matches is not None
-            found = [entry for entry in entries.values() if matches(entry.rollout)]
-        elif ids is not None:
-            known = {entries[name] for name in ids if name in entries}
-            found = sorted(known, key=lambda entry: entry.ordinal)
-            if part is not None:
-                found = [entry for entry in found if part in entry.rollout.rollout_id]
+    def _rows(self, query: RolloutQuery) -> Sequence[Row]:
+        entries, ids = self._entries, query.rollout_id_in
+        if ids is None or not all_must_hold(query):
+            wanted = entries.values()
         else:
-            found = [entry for name, entry in entries.items() if part is None or part in name]
-        if together and query.mode_in is not None:
-            found = [entry for entry in found if entry.rollout.mode in query.mode_in]
-        if together and query.status_in is not None:
-            statuses = frozenset(query.status_in)
-            found = [entry for entry in found if entry.rollout.status in statuses]
-        if query.sort_by is not None:
-            by = query.sort_by
-
-            def value(entry: _Entry) -> Any:
-                return entry.figures.get(by) if by in FIGURES else getattr(entry.rollout, by)
-
-            key = sort_key(Rollout, by, value)
-            found = sorted(found, key=key, reverse=query.sort_order == "desc")
-        return cut(found, query.limit, query.offset), len(found)
+            wanted = [entries[name] for name in dict.fromkeys(ids) if name in entries]
+        return [(each.rollout, each.latest, each.figures, each.ordinal) for each in wanted]
 
     async def find_attempts(self, query: AttemptQuery) -> tuple[Sequence[Attempt], int]:
         with self._lock:
             entry = self._entries.get(query.rollout_id)
             attempts = () if entry is None else tuple(entry.attempts.values())
-        return run_query(attempts, query)
+        return await run_query_in_slices(attempts, query)
 
     async def find_spans(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
         with self._lock:
@@ -462,12 +458,18 @@ class MemoryBackend(StorageBackend):
                     f"The spans of rollout {query.rollout_id} were evicted from memory; use a "
                     "durable store, or raise eviction_memory_threshold"
                 )
-            return ((), 0) if entry.spans is None else entry.spans.find(query)
+            if entry.spans is None:
+                return (), 0
+            found = entry.spans.find(query)
+            if found is not None:
+                return found
+            spans = entry.spans.in_scope(query)
+        return await run_query_in_slices(spans, query)
 
     async def find_resources(self, query: ResourcesQuery) -> tuple[Sequence[ResourcesUpdate], int]:
         with self._lock:
             snapshots = tuple(self._resources.values())
-        return run_query(snapshots, query)
+        return await run_query_in_slices(snapshots, query)
 
     async def get_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         with self._lock:
@@ -478,7 +480,7 @@ class MemoryBackend(StorageBackend):
     async def find_workers(self, query: WorkerQuery) -> tuple[Sequence[Worker], int]:
         with self._lock:
             workers = tuple(self._workers.values())
-        return run_query(workers, query)
+        return await run_query_in_slices(workers, query)
 
     async def get_worker(self, worker_id: str) -> Worker | None:
         with self._lock:
@@ -492,3 +494,8 @@ class MemoryBackend(StorageBackend):
     async def find_watched(self) -> Sequence[RolloutRecord]:
         with self._lock:
             return [(entry.rollout, entry.latest) for entry in self._watched.values()]
+
+
+def _reads_all_sorted(query: RolloutQuery) -> bool:
+    """Return whether an index saves nothing, and its making would hold the event loop."""
+    return query.sort_by in FIGURES or (query.sort_by is not None and query.limit == -1)

@@ -79,22 +79,31 @@ class SpanLog:
             self._all.append(span)
         return True
 
-    def find(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int]:
-        """Return a page of the spans, and the number of matches."""
+    def find(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], int] | None:
+        """Return a page of the spans and the number of matches, if no search is needed."""
         given = set(query.conditions)
         if query.span_id is not None and (query.filter_logic == "and" or given == {"span_id"}):
             return run_query(self._with_id(query.span_id, query.attempt_id), query)
-        attempt_id = query.attempt_id
-        series = self._all if attempt_id is None else self._attempts.get(attempt_id)
+        series = self._series(query.attempt_id)
         if series is None:
             return (), 0
-        if query.sort_by == "sequence_id" and query.sort_order == "asc":
-            spans, is_sorted = series.ordered, True
+        if given or query.sort_by not in (None, "sequence_id"):
+            return None
+        if query.sort_by is None:
+            spans = series.arrived
+        elif query.sort_order == "asc":
+            spans = series.ordered
         else:
-            spans, is_sorted = series.arrived, query.sort_by is None
-        if is_sorted and not given:
-            return cut(spans, query.limit, query.offset), len(spans)
-        return run_query(spans, query)
+            return None
+        return cut(spans, query.limit, query.offset), len(spans)
+
+    def in_scope(self, query: SpanQuery) -> Sequence[EncodedSpan]:
+        """Return a copy of the spans to search, in insertion order."""
+        series = self._series(query.attempt_id)
+        return () if series is None else list(series.arrived)
+
+    def _series(self, attempt_id: str | None) -> _Series | None:
+        return self._all if attempt_id is None else self._attempts.get(attempt_id)
 
     def _with_id(self, span_id: str, attempt_id: str | None) -> list[EncodedSpan]:
         """Return the spans with this id: at most one per attempt, in the order of attempts."""

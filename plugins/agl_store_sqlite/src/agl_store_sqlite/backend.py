@@ -266,6 +266,7 @@ class SqliteBackend(StorageBackend):
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
         quick = query.conditions.keys() <= {"status_in", "rollout_id_in"}
+        quick = quick and len(query.rollout_id_in or ()) <= _FEW
         if quick and 0 <= query.limit <= _FEW and query.sort_by not in ("reward", "duration"):
             return self.database.look(lambda db: queries.find_rollouts(db, query))
         return await self.database.read(lambda db: queries.find_rollouts(db, query))

@@ -22,7 +22,7 @@ from agl_core.errors import (
     RolloutNotFoundError,
     StoreUnavailableError,
 )
-from agl_core.types import Span
+from agl_core.types import EnqueueRolloutRequest, Span
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp
 from agl_store_memory import InMemoryLightningStore
@@ -419,6 +419,53 @@ async def test_a_server_that_answered_before_is_waited_for(caplog, probes):
     assert len(await store.query_rollouts()) == 4
     await client.close()
     await again.stop()
+
+
+async def many_claims(monkeypatch: Any) -> tuple[Any, PythonServerLauncher, LightningStoreClient]:
+    """Serve 25 queued rollouts, ten to a reply."""
+    monkeypatch.setattr("agl_store_http.server.api.queue.MAX_CLAIMS", 10)
+    monkeypatch.setattr("agl_store_http.client.client.MAX_CLAIMS", 10)
+    store = InMemoryLightningStore()
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(25)])
+    server = PythonServerLauncher(StoreApp(store), PythonServerLauncherArgs(launch_mode="thread"))
+    await server.start()
+    return store, server, LightningStoreClient(server.endpoint)
+
+
+async def test_claims_past_those_of_one_reply_are_asked_for_again(monkeypatch):
+    _, server, client = await many_claims(monkeypatch)
+    first = await client.dequeue_many_rollouts(limit=22, worker_id="w", wait=5)
+    assert [claim.input for claim in first] == list(range(22))
+    rest = await client.dequeue_many_rollouts(limit=22, worker_id="w")
+    assert [claim.input for claim in rest] == [22, 23, 24]
+    await client.close()
+    await server.stop()
+
+
+async def test_a_cancelled_caller_gives_back_the_claims_of_every_reply(monkeypatch):
+    store, server, client = await many_claims(monkeypatch)
+    ask = client.call
+    asked = 0
+
+    async def hang_on_the_second(*args: Any, **options: Any) -> Any:
+        nonlocal asked
+        reply = await ask(*args, **options)
+        asked += 1
+        if asked == 2:
+            await asyncio.Event().wait()
+        return reply
+
+    monkeypatch.setattr(client, "call", hang_on_the_second)
+    claiming = asyncio.create_task(client.dequeue_many_rollouts(limit=25, worker_id="w"))
+    while asked < 2:
+        await asyncio.sleep(0.01)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    queued = await store.query_rollouts(status_in=["queuing", "requeuing"])
+    assert queued.total == 25
+    await client.close()
+    await server.stop()
 
 
 async def test_a_server_that_never_answered_is_not_waited_for():

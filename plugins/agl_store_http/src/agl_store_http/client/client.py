@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.env import LightningEnvVar
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import AglError, InvalidArgumentError
 from agl_core.plugins import configured_by
 from agl_core.store import (
     UNSET,
@@ -49,6 +49,7 @@ from agl_store_http.client.codecs import (
     ATTEMPTS,
     CLAIMS,
     MAX_BATCH,
+    MAX_CLAIMS,
     NAMED_RESOURCES,
     RESOURCES,
     RESOURCES_PAGE,
@@ -258,18 +259,35 @@ class LightningStoreClient(BatchingStore):
     async def _claim(
         self, limit: int, worker_id: str | None, wait: float
     ) -> Sequence[AttemptedRollout]:
-        body: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "wait": wait}
-        key = self._transport.new_key(_DEQUEUE)
-        try:
-            reply = await self.call("POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait)
-        except asyncio.CancelledError:
-            # The server may have claimed already, and its reply reaches no caller: asking for
-            # nothing under the same key gives that claim back.
-            await self._transport.try_once(
-                "POST", _DEQUEUE, to_json({**body, "limit": 0}), key=key, seconds=_GIVE_BACK_SECONDS
-            )
-            raise
-        return self._claimed(reply.body)
+        claims: list[AttemptedRollout] = []
+        keys: list[str] = []
+        while True:
+            body: dict[str, Any] = {
+                "limit": limit - len(claims), "worker_id": worker_id, "wait": wait,
+            }  # fmt: skip
+            keys.append(key := self._transport.new_key(_DEQUEUE))
+            try:
+                reply = await self.call(
+                    "POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait
+                )
+            except asyncio.CancelledError:
+                # The server may have claimed already, and its reply reaches no caller: asking for
+                # nothing under the same key gives that claim back.
+                nothing = to_json({**body, "limit": 0})
+                for key in keys:
+                    await self._transport.try_once(
+                        "POST", _DEQUEUE, nothing, key=key, seconds=_GIVE_BACK_SECONDS
+                    )
+                raise
+            except AglError:
+                if not claims:
+                    raise
+                return claims  # the next call says what is wrong
+            part = self._claimed(reply.body)
+            claims += part
+            if len(part) < MAX_CLAIMS or len(claims) >= limit:
+                return claims
+            wait = 0.0
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None

@@ -30,6 +30,7 @@ __all__ = [
     "ATTEMPTS",
     "CLAIMS",
     "MAX_BATCH",
+    "MAX_CLAIMS",
     "NAMED_RESOURCES",
     "RESOURCES",
     "RESOURCES_PAGE",
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 MAX_BATCH: Final = 5_000
 """Most rollouts, spans or sequence ids that a server takes in one request."""
+MAX_CLAIMS: Final = 1_000
+"""Most claims that a server gives in one reply."""
 
 # An AttemptedRollout is a Rollout with one key more, so the first that fits is the right one.
 AnyRollout = Annotated[AttemptedRollout | Rollout, Field(union_mode="left_to_right")]

@@ -34,6 +34,7 @@ from agl_serving import (
 )
 from agl_store_http.server.replies import Reply
 from agl_store_http.server.weighing import MAX_WEIGHT, check_weight
+from agl_store_kit import Pauses
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -217,9 +218,12 @@ class JsonBody(RawBody):
 
     async def parse(self, body: bytes) -> Any:
         """Return what a JSON document says; raises as :meth:`read` does."""
+        pauses = Pauses()
         await check_weight(body, self._max_weight)
         parsed = self._parse(body)
+        await pauses.take()
         reject_non_finite(body, overflow=self._overflow)
+        await pauses.take()
         return parsed
 
 

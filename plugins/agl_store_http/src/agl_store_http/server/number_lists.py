@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from agl_store_http.server.weighing import Pauses
+from agl_store_kit import Pauses
 
 __all__ = ["NumberLists"]
 

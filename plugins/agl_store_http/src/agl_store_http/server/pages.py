@@ -15,7 +15,7 @@ from agl_core.types import PaginatedResult
 from agl_serving import JSON, HTTPError, Receive, Send, Stream, send_stream
 from agl_store_http.server.dependencies import Call
 from agl_store_http.server.replies import Reply
-from agl_store_http.server.weighing import Pauses
+from agl_store_kit import Pauses
 
 __all__ = ["MAX_READ_ITEMS", "Listing", "is_long", "page_reply", "read_already"]
 
@@ -82,7 +82,7 @@ async def page_reply(call: Call, listing: Listing[Any], limit: int, offset: int)
         HTTPError: 422, a token of scope ``read`` asks for too many.
     """
     if not is_long(limit):
-        return _whole(listing, await listing.read(limit, offset), limit, offset)
+        return await _whole(listing, await listing.read(limit, offset), limit, offset)
     first = await listing.read(_FIRST, offset if listing.keep is None else 0)
     left = max(0, first.total - max(0, offset))
     wanted = left if limit < 0 else min(limit, left)
@@ -93,12 +93,18 @@ async def page_reply(call: Call, listing: Listing[Any], limit: int, offset: int)
             "a time; give a limit, and an offset for what follows",
         )
     if wanted <= len(first.items) and listing.keep is None:
-        return _whole(listing, first, limit, offset)
+        return await _whole(listing, first, limit, offset)
     return _LongPage(call, listing, first, limit, offset)
 
 
-def _whole(listing: Listing[Any], page: PaginatedResult[Any], limit: int, offset: int) -> Reply:
-    parts = [listing.encode(item) for item in page.items]
+async def _whole(
+    listing: Listing[Any], page: PaginatedResult[Any], limit: int, offset: int
+) -> Reply:
+    pauses, parts = Pauses(), list[bytes]()
+    for item in page.items:
+        parts.append(listing.encode(item))
+        if pauses.due:  # items may be large
+            await pauses.take()
     tail = b'],"limit":%d,"offset":%d,"total":%d}' % (limit, offset, page.total)
     if not parts:
         return Reply(b'{"items":[' + tail)

@@ -95,8 +95,8 @@ class DequeueRequest(BaseModel):
     """A claim on the head of the queue."""
 
     limit: Count = 1
-    """How many rollouts to claim at most; 0 or less claims none, and with the idempotency key of an
-    earlier call gives back what that call claimed."""
+    """How many rollouts to claim at most; one reply has no more than 1,000. 0 or less claims none,
+    and with the idempotency key of an earlier call gives back what that call claimed."""
     worker_id: str | None = None
     wait: Seconds = 0.0
     """Seconds to wait for work; 0 answers at once."""

@@ -15,8 +15,9 @@ from agl_serving import HTTPError, error_details, reject_non_finite
 from agl_store_http.server.dependencies import JsonBody, current_call
 from agl_store_http.server.number_lists import NumberLists
 from agl_store_http.server.schemas import MAX_BATCH, SpanBatch
-from agl_store_http.server.weighing import Pauses, check_weight, is_light
+from agl_store_http.server.weighing import check_weight, is_light
 from agl_store_http.server.writers import Writer
+from agl_store_kit import Pauses
 
 __all__ = ["MAX_SEQUENCE_ID", "BatchBody", "SpanBody"]
 

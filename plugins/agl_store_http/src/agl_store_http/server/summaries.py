@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -30,8 +31,12 @@ from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout, Span
 
 __all__ = ["ModelCallView", "RolloutSummary", "Summaries", "TokenView", "model_calls"]
 
+T = TypeVar("T")
+
 _REMEMBERED: Final = 20_000
 _AT_ONCE: Final = 16
+_FEW_SPANS: Final = 500
+"""Spans that are read in a few milliseconds."""
 
 
 class RolloutSummary(BaseModel):
@@ -114,12 +119,17 @@ class Summaries:
         if known is not None:
             self._known.move_to_end(key)
             return known
+        spans: list[Sequence[Span]] = []
         async with self._slots:
             try:
-                spans = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
+                page = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
+                spans.append(page.items)
+                del page
             except SpansEvictedError:
-                spans = ()
-        summary = _summarize(rollout.rollout_id, attempt.attempt_id, list(spans))
+                spans.append(())
+        summary = await _off_the_loop(
+            partial(_summarize, rollout.rollout_id, attempt.attempt_id), spans
+        )
         if rollout.status in FINISHED_STATUSES:
             self._known[key] = summary
             if len(self._known) > _REMEMBERED:
@@ -128,6 +138,19 @@ class Summaries:
 
 
 # -- reading spans ---------------------------------------------------------------------------------
+
+
+async def _off_the_loop(read: Callable[[Sequence[Span]], T], held: list[Sequence[Span]]) -> T:
+    """Read spans, in a thread if there are so many that it would hold the event loop.
+
+    Args:
+        read: Reads the spans.
+        held: Holds the spans, and is emptied: the thread also frees them, which takes 0.1 s for
+            100,000, if nobody else has them.
+    """
+    if len(held[0]) <= _FEW_SPANS:
+        return read(held.pop())
+    return await asyncio.to_thread(lambda: read(held.pop()))
 
 
 def _reward_of(span: Span) -> float | None:
@@ -164,8 +187,17 @@ def _dimensions(span: Span) -> dict[str, float]:
     return {each.name: each.value for each in found if math.isfinite(each.value)}
 
 
-def model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
-    """Return the model calls among spans, each once, attempt by attempt."""
+async def model_calls(
+    store: LightningStore, rollout_id: str, attempt_id: str
+) -> list[ModelCallView]:
+    """Return the model calls of a rollout, each once, attempt by attempt."""
+    page = await store.query_spans(rollout_id, attempt_id)
+    spans: list[Sequence[Span]] = [page.items]
+    del page
+    return await _off_the_loop(_model_calls, spans)
+
+
+def _model_calls(spans: Iterable[Span]) -> list[ModelCallView]:
     attempts: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
         attempts.setdefault((span.rollout_id, span.attempt_id), []).append(span)

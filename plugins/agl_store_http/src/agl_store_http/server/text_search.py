@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from agl_core.errors import SpansEvictedError
 from agl_core.store import EncodedSpan, LightningStore
 from agl_core.types import AttemptedRollout, Rollout
+from agl_store_kit import Pauses
 
 __all__ = ["MAX_TEXT", "TextMatches", "search_text"]
 
@@ -52,14 +53,16 @@ async def search_text(
     wanted = _Wanted(text)
     found: list[str] = []
     searched = max(0, offset)
+    pauses = Pauses()
     while True:
         page = await store.query_rollouts(
             sort_by="start_time", sort_order="desc", limit=_PAGE, offset=searched
         )
         for rollout in page.items:
             searched += 1
-            if await _says(store, rollout, wanted):
+            if await _says(store, rollout, wanted, pauses):
                 found.append(rollout.rollout_id)
+            await pauses.take()
             if len(found) >= _MOST_FOUND or time.monotonic() > ends:
                 return TextMatches(rollout_ids=found, searched=searched, total=page.total)
         if len(page.items) < _PAGE:
@@ -100,7 +103,7 @@ class _Wanted:
         return False
 
 
-async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted) -> bool:
+async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted, pauses: Pauses) -> bool:
     if wanted.is_in(rollout.input):
         return True
     if not isinstance(rollout, AttemptedRollout):
@@ -109,7 +112,11 @@ async def _says(store: LightningStore, rollout: Rollout, wanted: _Wanted) -> boo
         page = await store.query_encoded_spans(rollout.rollout_id, rollout.attempt.attempt_id)
     except SpansEvictedError:
         return False
-    return any(_span_says(span, wanted) for span in page.items)
+    for span in page.items:
+        if _span_says(span, wanted):
+            return True
+        await pauses.take()
+    return False
 
 
 def _span_says(span: EncodedSpan, wanted: _Wanted) -> bool:

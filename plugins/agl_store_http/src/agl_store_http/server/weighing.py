@@ -6,43 +6,21 @@ them. So a body is weighed before it is parsed. Long texts weigh nothing.
 
 from __future__ import annotations
 
-import asyncio
-from time import perf_counter
 from typing import Final
 
 from agl_serving import HTTPError
+from agl_store_kit import Pauses
 
-__all__ = ["MAX_WEIGHT", "Pauses", "check_weight", "is_light"]
+__all__ = ["MAX_WEIGHT", "check_weight", "is_light"]
 
 MAX_WEIGHT: Final = 200_000
 """Most that a body may weigh: parsing, storing and writing it holds the loop for 100 ms at most
 (``tests/benchmark/bench_heavy_requests.py``)."""
 _CONTAINER: Final = 8
 """Weight of a list or an object; a value in it weighs 1, and a key 1."""
-_HELD_SECONDS: Final = 0.01
 _CHUNK: Final = 256 * 1024
 _QUICK: Final = 2 * 1024 * 1024
 """Counting in more bytes at a stretch would hold the loop."""
-
-
-class Pauses:
-    """Lets other requests run while one is read. For one task."""
-
-    __slots__ = ("_since",)
-
-    def __init__(self) -> None:
-        self._since = perf_counter()
-
-    @property
-    def due(self) -> bool:
-        """Whether the task has held the loop long enough."""
-        return perf_counter() - self._since > _HELD_SECONDS
-
-    async def take(self) -> None:
-        """Give the loop a turn if one is due."""
-        if self.due:
-            await asyncio.sleep(0)
-            self._since = perf_counter()
 
 
 def is_light(body: bytes, limit: int = MAX_WEIGHT) -> bool:

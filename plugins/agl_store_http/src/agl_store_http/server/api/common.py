@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 from agl_core.errors import InvalidArgumentError
 from agl_core.types import AttemptedRollout
 from agl_store_http.server.dependencies import Call, allow
+from agl_store_kit import in_slices
 
 __all__ = [
     "AlgorithmCall",
@@ -60,8 +61,9 @@ def optional_json(model: BaseModel | None) -> bytes:
     return b"null" if model is None else model_json(model)
 
 
-def list_json(models: Iterable[BaseModel]) -> bytes:
-    return b"[" + b",".join([model_json(model) for model in models]) + b"]"
+async def list_json(models: Sequence[BaseModel]) -> bytes:
+    """Return the JSON of a list, made in slices: it may be long."""
+    return b"[" + b",".join(await in_slices(lambda part: map(model_json, part), models)) + b"]"
 
 
 def page_arguments(query: BaseModel) -> dict[str, Any]:

@@ -60,7 +60,7 @@ async def wait_for_rollouts(
     store = call.store
     if body.timeout is not None and body.timeout <= 0:
         return Reply(
-            list_json(await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0))
+            await list_json(await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0))
         )
     finished, _ = await while_connected(
         store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=body.timeout),
@@ -69,7 +69,7 @@ async def wait_for_rollouts(
     )
     if finished is None:  # the server stops: the reply is what is finished by now
         finished = await store.wait_for_rollouts(rollout_ids=body.rollout_ids, timeout=0)
-    return Reply(list_json(finished))
+    return Reply(await list_json(finished))
 
 
 @router.post(

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 router = new_router("queue", f"{PREFIX}/queues/rollouts")
 
+MAX_CLAIMS: Final = 1_000
+"""Most claims of one request, since a claim is one step that takes 0.03 ms for each of them."""
 _NOTHING: Final = b"[]"
 _claims: Final = TypeAdapter(list[AttemptedRollout])
 
@@ -38,7 +40,7 @@ async def enqueue(
     async def work() -> bytes:
         if not body.rollouts:
             return _NOTHING
-        return list_json(await call.store.enqueue_many_rollouts(body.rollouts))
+        return await list_json(await call.store.enqueue_many_rollouts(body.rollouts))
 
     return await call.once(201, work)
 
@@ -73,10 +75,11 @@ async def dequeue(
 async def _claim(call: Call, body: DequeueRequest) -> Reply | None:
     store = call.store
     connected = True
-    claims = await store.dequeue_many_rollouts(limit=body.limit, worker_id=body.worker_id)
+    limit = min(body.limit, MAX_CLAIMS)
+    claims = await store.dequeue_many_rollouts(limit=limit, worker_id=body.worker_id)
     if not claims and body.wait > 0:
         found, connected = await while_connected(
-            store.dequeue_many_rollouts(limit=body.limit, worker_id=body.worker_id, wait=body.wait),
+            store.dequeue_many_rollouts(limit=limit, worker_id=body.worker_id, wait=body.wait),
             call.receive,
             call.app.stopping,
         )

@@ -63,7 +63,7 @@ async def containing(call: ReaderCall, query: Annotated[TextQuery, Query()]) -> 
 async def summaries(
     call: ReaderCall, body: Annotated[RolloutSummariesRequest, json_body(RolloutSummariesRequest)]
 ) -> Reply:
-    return Reply(list_json(await call.app.summaries.of(body.rollout_ids)))
+    return Reply(await list_json(await call.app.summaries.of(body.rollout_ids)))
 
 
 @router.get(
@@ -74,8 +74,7 @@ async def summaries(
 async def calls(
     rollout_id: str, call: ReaderCall, query: Annotated[ModelCallQuery, Query()]
 ) -> Response:
-    spans = await call.store.query_spans(rollout_id, query.attempt_id)
-    found = model_calls(spans)
+    found = await model_calls(call.store, rollout_id, query.attempt_id)
     end = None if query.limit < 0 else query.offset + query.limit
     page = PaginatedResult(
         items=found[query.offset : end],

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValueList
 from pydantic_core import to_json
 
 from agl_core.otel import sanitize_attribute_value
-from agl_store_http.server.weighing import Pauses
+from agl_store_kit import Pauses
 
 __all__ = ["LongList", "NestedValues", "TooManyValues", "read_varint"]
 

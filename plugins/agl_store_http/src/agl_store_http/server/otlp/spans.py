@@ -7,7 +7,7 @@ stored: there is no model in between, and string attributes are never decoded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan, fin
 from agl_store_http.server.otlp.decoding import OTLPError
 from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
-from agl_store_http.server.weighing import Pauses
+from agl_store_kit import Pauses, in_slices
 
 __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 
@@ -31,6 +31,8 @@ _MAX_RATIO: Final = 2
 """The copies of resources may take the free bytes and this multiple of the request's size."""
 _to_json: Final = partial(to_json, inf_nan_mode="strings")
 """Writes values as models do: NaN and infinities are strings."""
+_MANY_ATTRIBUTES: Final = 1_000
+"""Attributes that are read at a stretch, in a few milliseconds."""
 _TOO_MANY: Final = f"have more than {MAX_SPAN_ATTRIBUTES} attributes, events or links"
 
 
@@ -100,7 +102,10 @@ async def _pending_spans(
                 if longest + len(shared) > MAX_SPAN_ATTRIBUTES:
                     rejected[_TOO_MANY] += 1
                     continue
-                attributes = read_attributes(pairs, nested, long_lists=True)
+                if len(pairs) <= _MANY_ATTRIBUTES:
+                    attributes = read_attributes(pairs, nested, long_lists=True)
+                else:
+                    attributes = await _read_many(pairs, nested, pauses)
                 of_rollout = attributes.get(semconv.ROLLOUT_ID, shared_rollout)
                 of_attempt = attributes.get(semconv.ATTEMPT_ID, shared_attempt)
                 if of_rollout is None or of_attempt is None:
@@ -121,12 +126,29 @@ async def _pending_spans(
                         None if sequence is None else _sequence_id(sequence),
                         span,
                         attributes,
-                        [_event(event, nested) for event in events] if events else (),
-                        [_link(link, nested) for link in links] if links else (),
+                        await _all(_event, events, nested) if events else (),
+                        await _all(_link, links, nested) if links else (),
                         resource_json,
                     )
                 )
     return found, rejected
+
+
+async def _read_many(
+    pairs: Sequence[bytes], nested: NestedValues, pauses: Pauses
+) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for at in range(0, len(pairs), _MANY_ATTRIBUTES):
+        part = pairs[at : at + _MANY_ATTRIBUTES]
+        attributes |= read_attributes(part, nested, long_lists=True)
+        await pauses.take()
+    return attributes
+
+
+async def _all(
+    read: Callable[[Any, NestedValues], dict[str, Any]], items: Sequence[Any], nested: NestedValues
+) -> list[dict[str, Any]]:
+    return await in_slices(lambda part: [read(each, nested) for each in part], items)
 
 
 async def encode_spans(

@@ -1,0 +1,61 @@
+"""What the endpoint of a reflection model may answer: only a whole text becomes a prompt."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agl_prompt_search.chat import ChatReply, ask_model
+
+
+async def ask(content: Any, reason: Any = "stop", **message: Any) -> ChatReply:
+    async def create(**_: Any) -> Any:
+        answer = SimpleNamespace(content=content, **message)
+        choice = SimpleNamespace(message=answer, finish_reason=reason)
+        return SimpleNamespace(choices=[choice], usage=None)
+
+    completions = SimpleNamespace(create=create)
+    client: Any = SimpleNamespace(chat=SimpleNamespace(completions=completions))
+    return await ask_model(client, "m", [{"role": "user", "content": "Edit."}])
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["length", "LENGTH", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"],
+)
+async def test_a_text_that_ends_at_a_limit_is_cut_off(reason: str):
+    """OpenAI, Anthropic and Gemini behind adapters, Mistral, and the Responses API."""
+    assert (await ask("Answer {q", reason)).cut_off
+
+
+@pytest.mark.parametrize("reason", ["stop", "end_turn", "eos", "stop_sequence", None])
+async def test_a_text_that_ended_is_whole(reason: str | None):
+    reply = await ask(" Answer {q} ", reason)
+    assert (reply.text, reply.problem, reply.cut_off) == ("Answer {q}", "", False)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["content_filter", "SAFETY", "recitation", "refusal", "error", "abort", "tool_calls"],
+)
+async def test_what_was_stopped_is_no_answer(reason: str):
+    reply = await ask("I will look", reason)
+    assert reply.text == ""
+    assert reply.problem == f"the answer was stopped: {reason.lower()}"
+
+
+async def test_parts_of_text_are_a_text_and_thoughts_are_not():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    for kind in (dict, SimpleNamespace):
+        parts = [kind(**thought), kind(type="text", text="Answer "), kind(type="text", text="{q}")]
+        assert (await ask(parts)).text == "Answer {q}"
+    assert (await ask([thought])).problem == "the answer is empty"
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+async def test_no_text_is_a_problem(content: Any):
+    assert (await ask(content)).problem == "the answer is empty"
+    assert "limit of tokens" in (await ask(content, "length")).problem
+    assert (await ask(3)).problem == "the answer is a int, not a text"

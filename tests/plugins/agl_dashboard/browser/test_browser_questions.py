@@ -66,7 +66,7 @@ def test_the_three_questions_are_answered_within_two_clicks(
     # Did it get better? The same figures as the demo's own report.
     gain = page.get_by_role("region", name="Did it get better?")
     test = gain.get_by_role("row", name=re.compile("test tasks"))
-    before, after = (f"{said[name]['mean']:.3f}" for name in ("seed_score", "winner_score"))
+    before, after = (f"{said[name]['mean']:.3f}" for name in ("seed_score", "found_score"))
     expect(test.get_by_role("cell").nth(0)).to_contain_text(f"{before} [")
     expect(test.get_by_role("cell").nth(1)).to_contain_text(f"{after} [")
     assert gain.bounding_box()["y"] < 300  # pyright: ignore[reportOptionalSubscript]
@@ -107,7 +107,7 @@ def test_the_runs_and_workers_of_the_demo_are_shown_as_they_are(
     site, said = demo
     page = open_page(f"{site.url}/runs")
     settled(page, "finished")
-    after = f"{said['winner_score']['mean']:.3f}"
+    after = f"{said['found_score']['mean']:.3f}"
     expect(page.locator(".card .facts")).to_contain_text(
         re.compile(rf"Chosen prompt on test tasks\s*{re.escape(after)}")
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import zip_longest
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -17,8 +16,8 @@ R = TypeVar("R")
 _HELD_SECONDS: Final = 0.01
 _SLICE: Final = 500
 """Items that cost at most a few milliseconds."""
-_RUN: Final = 5_000
-"""Items that are sorted at once, in 5 ms."""
+_RUN: Final = 100_000
+"""Items that are sorted at once, in about 50 ms: shorter runs cost more in all."""
 
 
 class Pauses:
@@ -64,17 +63,19 @@ async def in_slices(
 async def sorted_in_slices(
     items: Sequence[T], key: Callable[[T], Any], *, descending: bool = False
 ) -> list[T]:
-    """Return ``sorted(items, key=key, reverse=descending)``, which is stable, in slices."""
-    if len(items) <= _RUN:
-        return sorted(items, key=key, reverse=descending)
+    """Return ``sorted(items, key=key, reverse=descending)``, which is stable, in slices.
+
+    Sorts runs, and then pairs of runs as one list: Python's sort merges what is in order already.
+    """
     pauses = Pauses()
     runs: list[list[T]] = []
     for at in range(0, len(items), _RUN):
         runs.append(sorted(items[at : at + _RUN], key=key, reverse=descending))
         await pauses.take()
-    merged = heapq.merge(*runs, key=key, reverse=descending)
-    ordered: list[T] = []
-    while part := list(islice(merged, _SLICE)):
-        ordered += part
-        await pauses.take()
-    return ordered
+    while len(runs) > 1:
+        merged: list[list[T]] = []
+        for one, other in zip_longest(runs[::2], runs[1::2], fillvalue=()):
+            merged.append(sorted([*one, *other], key=key, reverse=descending))
+            await pauses.take()
+        runs = merged
+    return runs[0] if runs else []

@@ -58,7 +58,7 @@ from agl_store_kit.queries import (
 from agl_store_kit.slices import in_slices
 from agl_store_memory.eviction import MemoryBudget
 from agl_store_memory.index import RolloutIndexes
-from agl_store_memory.scan import Row, all_must_hold, scan
+from agl_store_memory.scan import all_must_hold, scan
 from agl_store_memory.spans import SpanLog
 
 logger = logging.getLogger(__name__)
@@ -82,8 +82,9 @@ class _Entry:
 class MemoryBackend(StorageBackend):
     """Keeps everything in this process. Safe for any number of threads and event loops.
 
-    A call is one critical section, and reads the state of one moment. Long queries choose and sort
-    what they have read afterwards, in slices. Spans added as objects stay objects.
+    A call is one critical section, but for a query that looks at many rollouts: it holds the lock
+    for a slice at a time, and sorts what it has read afterwards. Spans added as objects stay
+    objects.
 
     Args:
         budget: Limit of the memory that spans take.
@@ -408,8 +409,8 @@ class MemoryBackend(StorageBackend):
         if query.conditions.keys() <= {"status_in"} and not _reads_all_sorted(query):
             return await self._find_in_index(query)
         with self._lock:
-            rows = self._rows(query)
-        found, total = await scan(rows, query)
+            entries = self._wanted(query)
+        found, total = await scan(entries, query, self._lock)
         return [row[:2] for row in found], total
 
     async def _find_in_index(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
@@ -434,13 +435,11 @@ class MemoryBackend(StorageBackend):
                 with self._lock:
                     self._indexes.end(build)
 
-    def _rows(self, query: RolloutQuery) -> Sequence[Row]:
+    def _wanted(self, query: RolloutQuery) -> Sequence[_Entry]:
         entries, ids = self._entries, query.rollout_id_in
         if ids is None or not all_must_hold(query):
-            wanted = entries.values()
-        else:
-            wanted = [entries[name] for name in dict.fromkeys(ids) if name in entries]
-        return [(each.rollout, each.latest, each.figures, each.ordinal) for each in wanted]
+            return list(entries.values())
+        return [entries[name] for name in dict.fromkeys(ids) if name in entries]
 
     async def find_attempts(self, query: AttemptQuery) -> tuple[Sequence[Attempt], int]:
         with self._lock:
@@ -463,7 +462,7 @@ class MemoryBackend(StorageBackend):
             found = entry.spans.find(query)
             if found is not None:
                 return found
-            spans = entry.spans.in_scope(query)
+            spans, query = entry.spans.in_scope(query)
         return await run_query_in_slices(spans, query)
 
     async def find_resources(self, query: ResourcesQuery) -> tuple[Sequence[ResourcesUpdate], int]:

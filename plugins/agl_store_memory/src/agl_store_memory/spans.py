@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from agl_core.store import EncodedSpan
@@ -97,10 +98,14 @@ class SpanLog:
             return None
         return cut(spans, query.limit, query.offset), len(spans)
 
-    def in_scope(self, query: SpanQuery) -> Sequence[EncodedSpan]:
-        """Return a copy of the spans to search, in insertion order."""
+    def in_scope(self, query: SpanQuery) -> tuple[Sequence[EncodedSpan], SpanQuery]:
+        """Return a copy of the spans to search, and the query, without the order that they have."""
         series = self._series(query.attempt_id)
-        return () if series is None else list(series.arrived)
+        if series is None:
+            return (), query
+        if query.sort_by == "sequence_id" and query.sort_order == "asc":
+            return list(series.ordered), replace(query, sort_by=None)
+        return list(series.arrived), query
 
     def _series(self, attempt_id: str | None) -> _Series | None:
         return self._all if attempt_id is None else self._attempts.get(attempt_id)

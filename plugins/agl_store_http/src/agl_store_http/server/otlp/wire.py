@@ -221,6 +221,8 @@ def _read_pair(
     """Read a pair whose name was not guessed, or that holds no string; return its known name."""
     key_end = encoded[1] + 2 if len(encoded) > 1 else 0
     name = _names.get(encoded[:key_end])
+    if name is None:
+        name = _new_name(encoded[:key_end])
     if name is not None:
         text = encoded.removeprefix(name.heads[len(encoded)])
         value = _scalars.get(encoded[key_end:]) if text is encoded else text
@@ -243,7 +245,22 @@ def _read_pair(
         content = getattr(value, kind)
         found = nested.read_long_list(content) if kind == "array_value" and long_lists else None
         attributes[key] = nested.read(kind, content) if found is None else found
-    if name is None and len(key.encode()) < 0x80 and len(_names) < _MAX_CACHED:
-        name = _Name(key)
-        _names[name.heads.prefix] = name
+    return name
+
+
+def _new_name(prefix: bytes) -> _Name | None:
+    """Remember the name that a pair begins with; None if it is no name, or too many are known.
+
+    Args:
+        prefix: Tag, length in one byte, and name.
+    """
+    if len(_names) >= _MAX_CACHED or len(prefix) < 2 or prefix[0] != _KEY_TAG:
+        return None
+    if prefix[1] != len(prefix) - 2 or prefix[1] >= 0x80:
+        return None
+    try:
+        name = _Name(prefix[2:].decode())
+    except UnicodeDecodeError:
+        return None
+    _names[prefix] = name
     return name

@@ -37,15 +37,15 @@ _ANY_TAGS: Final = re.compile(
     r"(?P<text>.*)</\1>\Z",
     re.DOTALL | re.IGNORECASE,
 )
+_CHANGED: Final = r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)"
 _REMARK: Final = re.compile(
     r"\A[#*\s]*(sure|certainly|of course|okay|ok|here|below|this is|the following|(the|my|your)?\s*"
-    r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)\b)"
+    rf"{_CHANGED}\b)"
     r"[^\n]{0,160}?:[*\s]*(\n|\Z)"
     r"|\A(hier ist|voici|aqu\u00ed (est\u00e1|tienes)|aqui est\u00e1|ecco|\u0432\u043e\u0442"
     r"|\u4ee5\u4e0b|\u8fd9\u662f|\u4e0b\u9762\u662f)[^\n]{0,160}?[:\uff1a][*\s]*\n",
     re.IGNORECASE,
 )
-_CHANGED: Final = r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)"
 _LABEL: Final = re.compile(
     rf"\A(?:assistant(?::|\n)\s*|[#*_\s]*({_CHANGED}\s+)?(system\s+)?prompt(\s+template)?[*_ ]*"
     r"(:[*_]*(?P<block>\s*[|>]-?\n)?\s*|\n+\s*))",

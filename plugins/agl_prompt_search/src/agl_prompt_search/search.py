@@ -103,7 +103,8 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
             logger.warning(
                 "%s: %d rollouts succeeded without a reward and count as failed; does the agent "
                 "return a number, or call emit_reward, on every path?",
-                *(algorithm, state.unrated),
+                algorithm,
+                state.unrated,
             )
         return
     if state.unrated:

@@ -11,9 +11,9 @@ from agl_core.types import Attempt, Rollout
 from agl_store_kit import RolloutQuery, in_slices, sort_key, sorted_in_slices
 from agl_store_kit.filters import FIGURES, compile_filter, cut
 
-__all__ = ["Row", "all_must_hold", "scan"]
+__all__ = ["all_must_hold", "scan"]
 
-Row = tuple[Rollout, Attempt | None, Mapping[str, float | None]]
+_Row = tuple[Rollout, Attempt | None, Mapping[str, float | None]]
 """A rollout, its latest attempt, and its figures."""
 
 _ordinal = attrgetter("ordinal")
@@ -32,17 +32,17 @@ class _Entry(Protocol):
     def ordinal(self) -> int: ...
 
 
+_Filter = Callable[[Sequence[_Entry]], Sequence[_Entry]]
+
+
 def all_must_hold(query: RolloutQuery) -> bool:
     """Return whether each filter of a query must hold, not only one of several."""
     return query.filter_logic == "and" or len(query.conditions) <= 1
 
 
-_Filter = Callable[[Sequence[_Entry]], Sequence[_Entry]]
-
-
 async def scan(
     entries: Sequence[_Entry], query: RolloutQuery, lock: AbstractContextManager[object]
-) -> tuple[Sequence[Row], int]:
+) -> tuple[Sequence[_Row], int]:
     """Return a page of the rollouts that match, and the number of matches.
 
     Each is read once, as it is when its turn comes.
@@ -55,7 +55,7 @@ async def scan(
     """
     keep = _filter_of(query)
 
-    def read(part: Sequence[_Entry], keep: _Filter = keep) -> Sequence[Row]:
+    def read(part: Sequence[_Entry], keep: _Filter = keep) -> Sequence[_Row]:
         with lock:
             return [(one.rollout, one.latest, one.figures) for one in keep(part)]
 
@@ -64,10 +64,10 @@ async def scan(
     if query.sort_by is None and query.status_in is None:
         chosen = await in_slices(keep, entries)
         return read(cut(chosen, query.limit, query.offset), list), len(chosen)
-    found: Sequence[Row] = await in_slices(read, entries)
+    found: Sequence[_Row] = await in_slices(read, entries)
     if (by := query.sort_by) is not None:
 
-        def value(row: Row) -> Any:
+        def value(row: _Row) -> Any:
             return row[2].get(by) if by in FIGURES else getattr(row[0], by)
 
         descending = query.sort_order == "desc"

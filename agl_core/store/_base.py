@@ -167,7 +167,11 @@ class LightningStore(ABC):
             with key_of_place(len(made)):
                 made.append(
                     await self.enqueue_rollout(
-                        item.input, item.mode, item.resources_id, item.config, item.metadata
+                        item.input,
+                        mode=item.mode,
+                        resources_id=item.resources_id,
+                        config=item.config,
+                        metadata=item.metadata,
                     )
                 )
         return made

@@ -23,22 +23,22 @@ class ProxyMove:
     """
 
     def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
+        self._look: Callable[[], object] | None = look
         self._lock = threading.Lock()
-        self._is_looked_for = False
         self._moved = False
 
     def has_happened(self) -> bool:
         """Return whether no proxy of the attempt is expected back at its old address."""
         with self._lock:
-            first, self._is_looked_for = not self._is_looked_for, True
-        if first:
-            self._look()
+            look, self._look = self._look, None
+        if look is not None:
+            look()
         return self._moved
 
     def set(self) -> None:
-        """End the waits."""
-        self._moved = True
+        """End the waits, and look no more: the proxies are elsewhere, or the attempt has ended."""
+        with self._lock:
+            self._moved, self._look = True, None
 
 
 proxy_move: Final[ContextVar[ProxyMove | None]] = ContextVar("agl_proxy_move", default=None)

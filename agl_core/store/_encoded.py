@@ -299,7 +299,7 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
         payload=payload,
         parts=parts,
         has_reward=value is not None,
-        reward=finite_number(value),
+        reward=None if value is None else finite_number(value),
     )
 
 

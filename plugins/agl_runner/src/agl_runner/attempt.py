@@ -169,6 +169,7 @@ class AttemptRun:
             logger.exception("%s: the final status is not written", self.rollout.rollout_id)
             self.error = self.error or error
         finally:
+            self._move.set()  # it refers to this run: spans in a cycle of references stay for long
             if self._look is not None:
                 self._look.cancel()
 

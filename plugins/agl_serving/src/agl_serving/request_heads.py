@@ -43,7 +43,6 @@ class TimedHeads(HttpToolsProtocol):
         self._stopping = stopping
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_message = False
-        self._in_trailers = False
         self._drain_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -80,20 +79,15 @@ class TimedHeads(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_message = True
-        self._in_trailers = False
         self._start_timer()
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Fields after a chunked body are not headers (RFC 9110, section 6.5.1): whoever checks a
-        # request's headers on its way here does not look at them.
-        if not self._in_trailers:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        self._in_trailers = True
         super().on_headers_complete()
+        # Fields after a chunked body are not headers (RFC 9110, section 6.5.1): whoever checks a
+        # request's headers on its way here does not look at them. They go into a list of their own.
+        self.headers = []
 
     def on_body(self, body: bytes) -> None:
         if self.cycle is not None and not self.cycle.body:

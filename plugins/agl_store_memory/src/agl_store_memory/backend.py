@@ -293,13 +293,14 @@ class MemoryBackend(StorageBackend):
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
         with self._lock:
-            change: Change | None = None
             written = dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans])
             for ids in written:
                 if ids[1] not in self._entry(ids[0]).attempts:
                     raise attempt_not_found(*ids)
+            arrivals: dict[tuple[str, str], tuple[RolloutState, Change]] = {}
             for ids in written:  # before the first change, as it may raise
-                change = arrived(self._state(*ids))
+                state = self._state(*ids)
+                arrivals[ids] = state, arrived(state)
             # Before the first change: a user's estimator may raise.
             sizes = [self.budget.size_of(span) for span in spans]
             for span, size in zip(spans, sizes, strict=True):
@@ -320,10 +321,12 @@ class MemoryBackend(StorageBackend):
                 stored.append(span)
                 alive[rollout_id, span.attempt_id] = entry
             self._span_count += len(stored)
-            for (_, attempt_id), entry in alive.items():
-                state = self._state(entry.rollout.rollout_id, attempt_id)
-                # Of several attempts one may have changed the rollout or the worker of another.
-                self._apply(entry, state, change if len(written) == 1 else arrived(state))
+            for ids, entry in alive.items():
+                state, change = arrivals[ids]
+                if len(written) > 1:  # one may have changed the rollout or worker of another
+                    state = self._state(*ids)
+                    change = arrived(state)
+                self._apply(entry, state, change)
             if self._span_bytes > self.budget.eviction:
                 self._evict()
             return stored

@@ -33,7 +33,7 @@ from agl_serving import (
     reject_non_finite,
 )
 from agl_store_http.server.replies import Reply
-from agl_store_http.server.weighing import MAX_WEIGHT, check_weight
+from agl_store_http.server.weighing import MAX_WEIGHT, check_weight, is_small
 from agl_store_kit import Pauses
 
 if TYPE_CHECKING:
@@ -218,6 +218,10 @@ class JsonBody(RawBody):
 
     async def parse(self, body: bytes) -> Any:
         """Return what a JSON document says; raises as :meth:`read` does."""
+        if is_small(body, self._max_weight):
+            parsed = self._parse(body)
+            reject_non_finite(body, overflow=self._overflow)
+            return parsed
         pauses = Pauses()
         await check_weight(body, self._max_weight)
         parsed = self._parse(body)

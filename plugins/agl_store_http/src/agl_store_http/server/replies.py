@@ -50,16 +50,13 @@ class Reply(Response):
             "headers": list(self.raw_headers),
         }
         await send(start)
-        body = memoryview(self.body)
+        rest = memoryview(self.body)
         # The server waits after each part until the client has read most of it.
-        while len(body) > _PART_BYTES:
-            await send(_part(bytes(body[:_PART_BYTES]), more=True))
-            body = body[_PART_BYTES:]
-        await send(_part(bytes(body)))
-
-
-def _part(body: bytes, *, more: bool = False) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
+        while len(rest) > _PART_BYTES:
+            part = bytes(rest[:_PART_BYTES])
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            rest = rest[_PART_BYTES:]
+        await send({"type": "http.response.body", "body": self.body[-len(rest) :]})
 
 
 class NoReply(Response):

@@ -11,7 +11,7 @@ from typing import Final
 from agl_serving import HTTPError
 from agl_store_kit import Pauses
 
-__all__ = ["MAX_WEIGHT", "check_weight", "is_light"]
+__all__ = ["MAX_WEIGHT", "check_weight", "is_light", "is_small"]
 
 MAX_WEIGHT: Final = 200_000
 """Most that a body may weigh: parsing, storing and writing it holds the loop for 100 ms at most
@@ -23,12 +23,17 @@ _QUICK: Final = 2 * 1024 * 1024
 """Counting in more bytes at a stretch would hold the loop."""
 
 
+def is_small(body: bytes, limit: int = MAX_WEIGHT) -> bool:
+    """Return whether a body is light for its size alone, and parsed in a millisecond."""
+    return len(body) <= limit // _CONTAINER
+
+
 def is_light(body: bytes, limit: int = MAX_WEIGHT) -> bool:
     """Return whether a body is light even if all the punctuation in its texts were JSON's.
 
     Takes little time, and holds for nearly every body.
     """
-    return len(body) <= limit // _CONTAINER or (len(body) <= _QUICK and _weight(body) <= limit)
+    return is_small(body, limit) or (len(body) <= _QUICK and _weight(body) <= limit)
 
 
 async def check_weight(body: bytes, limit: int = MAX_WEIGHT) -> None:

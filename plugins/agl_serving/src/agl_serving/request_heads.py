@@ -42,7 +42,7 @@ class TimedHeads(HttpToolsProtocol):
         self._head_seconds = head_seconds
         self._stopping = stopping
         self._head_timer: asyncio.TimerHandle | None = None
-        self._in_message = False
+        self._in_message = self._in_head = False
         self._drain_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -73,16 +73,17 @@ class TimedHeads(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Line breaks before a request belong to no message, but end uvicorn's keep-alive timeout.
-        if not self._in_message and not data.strip(b"\r\n"):
+        # A head that came as a whole needs no timer. Line breaks before a request belong to no
+        # message, but end uvicorn's keep-alive timeout.
+        if self._in_head or (not self._in_message and not data.strip(b"\r\n")):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        self._in_message = True
-        self._start_timer()
+        self._in_message = self._in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._stop_timer()
         super().on_headers_complete()
         # Fields after a chunked body are not headers (RFC 9110, section 6.5.1): whoever checks a

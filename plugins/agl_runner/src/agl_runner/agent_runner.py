@@ -238,7 +238,7 @@ class LitAgentRunner(Runner[T]):
             if not rollouts:
                 return
             started += len(rollouts)
-            snapshots = Snapshots(parts.workplace.store)
+            snapshots = Snapshots(parts.workplace.store, shared=len(rollouts) > 1)
             for rollout in rollouts:
                 slots.start(self._run_claimed(parts, rollout, snapshots, progress))
 

@@ -19,10 +19,12 @@ class Snapshots:
 
     Args:
         store: The store of the snapshots.
+        shared: Whether several attempts read. A single one needs no task for it.
     """
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: LightningStore, *, shared: bool = False) -> None:
         self._store = store
+        self._shared = shared
         self._reads: dict[str | None, asyncio.Task[ResourcesUpdate | None]] = {}
 
     async def get(self, resources_id: str | None) -> NamedResources | None:
@@ -34,11 +36,8 @@ class Snapshots:
         Returns:
             The resources; None if the store has no such snapshot.
         """
-        read = self._reads.get(resources_id)
-        if read is None:
-            read = self._reads[resources_id] = asyncio.create_task(self._read(resources_id))
-        # Shielded: others wait for the same read when one attempt is cancelled.
-        update = await asyncio.shield(read)
+        read = self._read_once if self._shared else self._read
+        update = await read(resources_id)
         if update is None:
             return None
         # A candidate of a search is marked by a checkpoint, which is nothing for agents.
@@ -49,6 +48,13 @@ class Snapshots:
                 if not isinstance(resource, Checkpoint)
             }
         )
+
+    async def _read_once(self, resources_id: str | None) -> ResourcesUpdate | None:
+        read = self._reads.get(resources_id)
+        if read is None:
+            read = self._reads[resources_id] = asyncio.create_task(self._read(resources_id))
+        # Shielded: others wait for the same read when one attempt is cancelled.
+        return await asyncio.shield(read)
 
     async def _read(self, resources_id: str | None) -> ResourcesUpdate | None:
         if resources_id is None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from contextvars import ContextVar
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 import agl_core as agl
 from agl_core import semconv
-from agl_core.emitter import emit_reward
+from agl_core.emitter import emit_annotation, emit_reward
 from agl_core.errors import (
     AgentCancelledError,
     ResourceMissingError,
@@ -17,6 +18,7 @@ from agl_core.errors import (
 from agl_core.execution import ThreadingEvent
 from agl_core.types import LLM, Rollout, Span
 from agl_runner import LitAgentRunner
+from agl_runner.attempt import AttemptRun
 from agl_store_memory import InMemoryLightningStore
 from agl_tracer_otel import OtelTracer
 
@@ -240,3 +242,21 @@ async def test_the_event_stops_a_step(bench: Any) -> None:
     with pytest.raises(AgentCancelledError):
         await runner.step({}, event=event)  # it never starts
     assert await bench.statuses() == ["failed", "failed"]
+
+
+async def test_a_finished_rollout_is_gone_without_the_garbage_collector(bench: Any) -> None:
+    async def agent(task: Any) -> float:
+        emit_annotation({"text": "x"})
+        return 1.0
+
+    runner = await bench.runner(agent)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            await runner.step("gone")
+        every = [each for each in gc.get_objects() if type(each) is AttemptRun]
+    finally:
+        gc.enable()
+    left = [run for run in every if run.rollout.input == "gone"]
+    assert not left, "each keeps the spans of its rollout"

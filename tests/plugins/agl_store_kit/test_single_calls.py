@@ -25,9 +25,11 @@ class Noting(BatchingStore):
         super().__init__(*args)
         self.asked: list[str] = []
 
-    async def enqueue_rollout(self, input: Any, *args: Any, **kwargs: Any) -> Rollout:
+    async def enqueue_rollout(
+        self, input: Any, *args: Any, metadata: dict[str, Any] | None = None, **kwargs: Any
+    ) -> Rollout:
         self.asked.append(f"enqueue {input}")
-        return await super().enqueue_rollout(input, *args, **kwargs)
+        return await super().enqueue_rollout(input, *args, metadata=metadata, **kwargs)
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.asked.append("dequeue")

@@ -36,6 +36,7 @@ from agl_core.genai import (
     translate_response,
     without_secrets,
 )
+from agl_core.metrics import is_recording
 from agl_proxy_direct.answer_body import (
     EVENTS,
     as_stream,
@@ -113,6 +114,11 @@ class ModelCallExchange(Exchange):
     def _protocol(self) -> Protocol:
         assert self._route.protocol is not None
         return self._route.protocol
+
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether a span, or the metrics, say what the response was."""
+        return self._span is not None or is_recording()
 
     async def _proxy(self) -> None:
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
@@ -236,7 +242,8 @@ class ModelCallExchange(Exchange):
             route=self._route,
             call=request,
         )
-        await self._plan_prompt(sent)
+        if self._app.continuation is not None:
+            await self._plan_prompt(sent)
         try:
             await self._call(member, target, sent, extra, request)
         except BackendRefusal as error:
@@ -329,10 +336,12 @@ class ModelCallExchange(Exchange):
         raw = await response.read()
         self._record.first_token_seconds = time.monotonic() - self._started_at
         answer = self._answer(member, target, response, raw)
-        try:
-            self._record_response(member, target, answer)
-        except MALFORMED as error:
-            self._not_understood([f"the response: {type(error).__name__}: {error!s:.200}"], answer)
+        if self._is_recorded:
+            try:
+                self._record_response(member, target, answer)
+            except MALFORMED as error:
+                notes = [f"the response: {type(error).__name__}: {error!s:.200}"]
+                self._not_understood(notes, answer)
         headers = response.headers
         try:
             if target != self._protocol:
@@ -415,7 +424,7 @@ class ModelCallExchange(Exchange):
                         await self._send(body)
                 self._call_relay(relay.end, member)
         finally:
-            if relay.events:
+            if relay.events and self._is_recorded:
                 self._record_stream(member, target, relay)
             self._not_understood(relay.not_understood)
         if not relay.complete:

@@ -293,24 +293,26 @@ class MemoryBackend(StorageBackend):
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
         with self._lock:
-            written = dict.fromkeys([(span.rollout_id, span.attempt_id) for span in spans])
-            for ids in written:
-                if ids[1] not in self._entry(ids[0]).attempts:
-                    raise attempt_not_found(*ids)
-            arrivals: dict[tuple[str, str], tuple[RolloutState, Change]] = {}
-            for ids in written:  # before the first change, as it may raise
-                state = self._state(*ids)
-                arrivals[ids] = state, arrived(state)
-            # Before the first change: a user's estimator may raise.
-            sizes = [self.budget.size_of(span) for span in spans]
-            for span, size in zip(spans, sizes, strict=True):
+            # What may raise, a user's estimator of sizes too, comes before the first change.
+            arrivals: dict[tuple[str, str], tuple[_Entry, RolloutState, Change | None]] = {}
+            sizes: list[int] = []
+            for span in spans:
+                ids = span.rollout_id, span.attempt_id
+                if ids not in arrivals:
+                    entry = self._entry(ids[0])
+                    if ids[1] not in entry.attempts:
+                        raise attempt_not_found(*ids)
+                    state = self._state(entry, ids[1])
+                    arrivals[ids] = entry, state, arrived(state)
+                size = self.budget.size_of(span)
                 check_size(span.span_id, size)
+                sizes.append(size)
             self._raise_sequence_ids(spans)
             stored: list[EncodedSpan] = []
-            alive: dict[tuple[str, str], _Entry] = {}
+            alive: set[tuple[str, str]] = set()
             for span, size in zip(spans, sizes, strict=True):
-                rollout_id = span.rollout_id
-                entry = self._entries[rollout_id]
+                ids = span.rollout_id, span.attempt_id
+                entry = arrivals[ids][0]
                 log = entry.spans
                 if log is None:
                     log = entry.spans = SpanLog()
@@ -319,20 +321,20 @@ class MemoryBackend(StorageBackend):
                 log.size += size
                 self._span_bytes += size
                 stored.append(span)
-                alive[rollout_id, span.attempt_id] = entry
+                alive.add(ids)
             self._span_count += len(stored)
-            for ids, entry in alive.items():
-                state, change = arrivals[ids]
-                if len(written) > 1:  # one may have changed the rollout or worker of another
-                    state = self._state(*ids)
+            for ids, (entry, state, change) in arrivals.items():
+                if ids not in alive:
+                    continue
+                if len(arrivals) > 1:  # one may have changed the rollout or worker of another
+                    state = self._state(entry, ids[1])
                     change = arrived(state)
                 self._apply(entry, state, change)
             if self._span_bytes > self.budget.eviction:
                 self._evict()
             return stored
 
-    def _state(self, rollout_id: str, attempt_id: str) -> RolloutState:
-        entry = self._entries[rollout_id]
+    def _state(self, entry: _Entry, attempt_id: str) -> RolloutState:
         attempt = entry.attempts[attempt_id]
         worker = self._worker(attempt.worker_id)
         return RolloutState(entry.rollout, len(entry.attempts), attempt, worker)
@@ -373,11 +375,12 @@ class MemoryBackend(StorageBackend):
 
     def _raise_sequence_ids(self, spans: Sequence[EncodedSpan]) -> None:
         counters = self._sequence_ids
-        with self._ids_lock:
-            for span in spans:
-                number = span.sequence_id
-                if counters.get(span.rollout_id, 0) < number <= HIGHEST_COUNTED_SEQUENCE_ID:
-                    counters[span.rollout_id] = number
+        for span in spans:
+            # Without the lock, as nearly all ids were drawn here, and counters only grow.
+            if counters.get(span.rollout_id, 0) < span.sequence_id <= HIGHEST_COUNTED_SEQUENCE_ID:
+                with self._ids_lock:
+                    known = counters.get(span.rollout_id, 0)
+                    counters[span.rollout_id] = max(known, span.sequence_id)
 
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
         with self._ids_lock:

@@ -307,11 +307,13 @@ class MemoryBackend(StorageBackend):
                 size = self.budget.size_of(span)
                 check_size(span.span_id, size)
                 sizes.append(size)
-            self._raise_sequence_ids(spans)
+            counters = self._sequence_ids
             stored: list[EncodedSpan] = []
             alive: set[tuple[str, str]] = set()
             for span, size in zip(spans, sizes, strict=True):
                 ids = span.rollout_id, span.attempt_id
+                if counters.get(ids[0], 0) < span.sequence_id:  # the id was not drawn here
+                    self._raise_sequence_id(span)
                 entry = arrivals[ids][0]
                 log = entry.spans
                 if log is None:
@@ -373,14 +375,11 @@ class MemoryBackend(StorageBackend):
         while heap:
             yield holding[heapq.heappop(heap)[2]]
 
-    def _raise_sequence_ids(self, spans: Sequence[EncodedSpan]) -> None:
-        counters = self._sequence_ids
-        for span in spans:
-            # Without the lock, as nearly all ids were drawn here, and counters only grow.
-            if counters.get(span.rollout_id, 0) < span.sequence_id <= HIGHEST_COUNTED_SEQUENCE_ID:
-                with self._ids_lock:
-                    known = counters.get(span.rollout_id, 0)
-                    counters[span.rollout_id] = max(known, span.sequence_id)
+    def _raise_sequence_id(self, span: EncodedSpan) -> None:
+        counters, number = self._sequence_ids, span.sequence_id
+        with self._ids_lock:
+            if counters.get(span.rollout_id, 0) < number <= HIGHEST_COUNTED_SEQUENCE_ID:
+                counters[span.rollout_id] = number
 
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
         with self._ids_lock:

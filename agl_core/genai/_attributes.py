@@ -22,6 +22,8 @@ _NAMES: Final = {
 }
 _ELSEWHERE: Final = frozenset({"model", "messages", "prompt", "input", "stream", "tools"})
 
+_USUAL_ENTRY: Final = frozenset({"token", "logprob", "bytes", "top_logprobs"})
+
 _SECRET: Final = re.compile(
     r"(api[-_]?key|auth|authorization|(auth|authorization|access)[-_]token|cookie|secret|password)$",
     re.IGNORECASE,
@@ -116,16 +118,22 @@ def _logprobs(logprobs: Json | None) -> list[Json] | None:
     content = logprobs.get("content")
     if content is not None:
         return [
-            # An answer has hundreds of entries: comparing only what is empty halves their cost.
-            {k: value for k, value in entry.items() if k != "bytes" and (value or value != [])}
-            if entry
-            else {"token": None, "logprob": None}  # the server does not know it
+            # An answer has hundreds of entries, nearly all of this form.
+            {"token": entry["token"], "logprob": entry["logprob"]}
+            if entry and entry.keys() == _USUAL_ENTRY and entry["top_logprobs"] == []
+            else _entry(entry)
             for entry in cast("list[Json | None]", content)
         ]
     if logprobs.get("token_logprobs") is None:
         return None
     pairs = zip(logprobs.get("tokens") or (), logprobs["token_logprobs"], strict=False)
     return [{"token": token, "logprob": logprob} for token, logprob in pairs]
+
+
+def _entry(entry: Json | None) -> Json:
+    if not entry:
+        return {"token": None, "logprob": None}  # the server does not know it
+    return {key: value for key, value in entry.items() if key != "bytes" and value != []}
 
 
 # -- messages ------------------------------------------------------------------------------------

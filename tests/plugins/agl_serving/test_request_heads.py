@@ -128,3 +128,31 @@ async def test_trailers_are_not_headers():
     writer.close()
     await launcher.stop()
     assert seen == [{b"host": b"localhost", b"transfer-encoding": b"chunked"}]
+
+
+async def test_a_request_for_a_websocket_reaches_its_protocol(monkeypatch: pytest.MonkeyPatch):
+    """Uvicorn reads the headers of such a request a second time."""
+
+    class Echo(asyncio.Protocol):
+        """In the place of a WebSocket library: sends the request back."""
+
+        def __init__(self, **_: Any) -> None:
+            self.transport: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(data)
+            self.transport.close()
+
+    monkeypatch.setattr("uvicorn.protocols.websockets.auto.AutoWebSocketsProtocol", Echo)
+    launcher = PythonServerLauncher(app, PythonServerLauncherArgs())
+    await launcher.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", launcher.port)
+    writer.write(b"GET /x HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    await launcher.stop()
+    assert answer.startswith(b"GET /x HTTP/1.1\r\n")
+    assert b"upgrade: websocket" in answer

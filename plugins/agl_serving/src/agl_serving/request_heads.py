@@ -88,7 +88,10 @@ class TimedHeads(HttpToolsProtocol):
         super().on_headers_complete()
         # Fields after a chunked body are not headers (RFC 9110, section 6.5.1): whoever checks a
         # request's headers on its way here does not look at them. They go into a list of their own.
-        self.headers = []
+        # uvicorn reads the headers of a request for a WebSocket again.
+        assert self.parser is not None  # it calls this
+        if not (self.parser.should_upgrade() and self._should_upgrade()):
+            self.headers = []
 
     def on_body(self, body: bytes) -> None:
         if self.cycle is not None and not self.cycle.body:

@@ -250,7 +250,6 @@ async def test_a_finished_rollout_is_gone_without_the_garbage_collector(bench: A
         return 1.0
 
     runner = await bench.runner(agent)
-    gc.collect()
     gc.disable()
     try:
         for _ in range(4):

@@ -10,7 +10,7 @@ are not traffic: they get what is live.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from agl_core.store import (
@@ -91,12 +91,13 @@ class LiveAssignment(Interceptor):
         entry = super().wrap(name, method, next)
 
         def unless_live(*args: Any, **kwargs: Any) -> Any:
-            is_live = _names_live(kwargs.values()) or _names_live(args)
+            is_live = any(map(_is_live, kwargs.values())) or any(map(_is_live, args))
             return (entry if is_live else method)(*args, **kwargs)
 
-        def unless_any_live(rollouts: Sequence[EnqueueRolloutRequest]) -> Any:
-            is_live = _names_live([request.resources_id for request in rollouts])
-            return (entry if is_live else method)(rollouts)
+        def unless_any_live(*args: Any, **kwargs: Any) -> Any:
+            batch: Sequence[EnqueueRolloutRequest] = args[0] if args else kwargs.get("rollouts", ())
+            is_live = any(_is_live(request.resources_id) for request in batch)
+            return (entry if is_live else method)(*args, **kwargs)
 
         return unless_any_live if name == "enqueue_many_rollouts" else unless_live
 
@@ -133,12 +134,12 @@ class LiveAssignment(Interceptor):
         return await next(call.replace(rollouts=requests))
 
 
-def _names_live(values: Iterable[object]) -> bool:
-    return any(isinstance(value, str) and value.startswith(LIVE) for value in values)
+def _is_live(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(LIVE)
 
 
 def _is_traffic(mode: object, resources_id: object) -> bool:
-    return mode is None and isinstance(resources_id, str) and resources_id.startswith(LIVE)
+    return mode is None and _is_live(resources_id)
 
 
 async def _trial_at(resources_id: str | None, next: Next) -> Trial | None:

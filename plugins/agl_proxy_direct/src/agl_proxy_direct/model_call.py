@@ -242,8 +242,7 @@ class ModelCallExchange(Exchange):
             route=self._route,
             call=request,
         )
-        if self._app.continuation is not None:
-            await self._plan_prompt(sent)
+        await self._plan_prompt(sent)
         try:
             await self._call(member, target, sent, extra, request)
         except BackendRefusal as error:

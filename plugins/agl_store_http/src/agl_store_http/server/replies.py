@@ -56,7 +56,7 @@ class Reply(Response):
             part = bytes(rest[:_PART_BYTES])
             await send({"type": "http.response.body", "body": part, "more_body": True})
             rest = rest[_PART_BYTES:]
-        await send({"type": "http.response.body", "body": self.body[-len(rest) :]})
+        await send({"type": "http.response.body", "body": self.body[len(self.body) - len(rest) :]})
 
 
 class NoReply(Response):

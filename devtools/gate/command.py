@@ -18,7 +18,8 @@ from devtools.process import ROOT, say
 
 EPILOG = """\
 Without options, runs what the changes since the last gate can break, and deep suites while there
-is time. A gate or a full run that passes is written to .ci/full_run.toml; commit that file.
+is time. A gate that passes is written to .ci/full_run.toml; commit that file. A full run is written
+with what failed in it, which the next gates require.
 
   python3 dev.py ci --plan           what would run, and why
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
@@ -67,8 +68,9 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         if unrecorded:
             sys.exit(f"not recorded: {unrecorded}")
         known = {job.name: job.seconds for group in groups for job in group if job.seconds}
-        seconds = plan.duration(chain(*groups))
-        _write(kept, commit, groups, known, seconds, owed, everything=everything)
+        run = runs.Run(commit, date.today(), plan.duration(chain(*groups)))
+        ran = _by_suite(groups, known, kept)
+        _write(kept.with_full_run(run, ran) if everything else kept.with_gate(run, ran, owed))
         return
     debian.install()
     prometheus.install()
@@ -81,13 +83,18 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     say(f"jobs: {len(durations) - len(failed)} passed, {len(failed)} failed")
     for test in second_tries:
         say(f"passed at the second try: {test}")
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    run = runs.Run(commit, date.today(), time.monotonic() - start)
+    passed = {name: took for name, took in durations.items() if name not in failed}
+    ran = _by_suite(groups, passed, kept)
     if unrecorded:
         say(f"not recorded: {unrecorded}")
-    else:
-        seconds = time.monotonic() - start
-        _write(kept, commit, groups, durations, seconds, owed, everything=everything)
+    elif everything:
+        bad = plan.debts_of(job for job in chain(*groups) if job.name in failed)
+        _write(kept.with_full_run(run, ran, bad))
+    elif not failed:
+        _write(kept.with_gate(run, ran, owed))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _why_unrecorded(options: argparse.Namespace) -> str:
@@ -101,19 +108,8 @@ def _why_unrecorded(options: argparse.Namespace) -> str:
     return ""
 
 
-def _write(
-    kept: runs.Record,
-    commit: str,
-    groups: Sequence[Sequence[plan.Job]],
-    durations: Mapping[str, float],
-    seconds: float,
-    owed: Sequence[str],
-    *,
-    everything: bool,
-) -> None:
-    ran = _by_suite(groups, durations, kept)
-    after = kept.with_gate(runs.Run(commit, date.today(), seconds), ran, owed)
-    runs.write(after.with_full_run() if everything else after)
+def _write(record: runs.Record) -> None:
+    runs.write(record)
     say(f"wrote {runs.FILE.relative_to(ROOT)}: commit its folder")
 
 

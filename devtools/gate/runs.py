@@ -1,8 +1,8 @@
 """``.ci/full_run.toml``: what ran last, when, and for how long.
 
 The file is written by ``python3 dev.py ci`` and is committed. It holds the last commit that a gate
-passed, the last full run, when each job ran last, and the tests that a full run found broken and
-that a gate had left out, each with the rule that finds it from then on.
+passed, the last full run with what failed in it, when each job passed last, and the tests that a full
+run found broken and that a gate had left out, each with the rule that finds it from then on.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class Run:
         commit: The commit it ran on.
         on: The day.
         seconds: How long it took.
+        failed: Suites that failed; the gates after it require them.
     """
 
     commit: str
     on: date
     seconds: float
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Record:
         full: The last full run.
         jobs: The last run of each job, by the job's name.
         missed: Tests that a gate left out wrongly.
-        owed: Deep suites that a change required, and for which its gate had no time.
+        owed: Suites that the next gates require: those for which the gate of a change had no time,
+            and those that failed in a full run.
     """
 
     gate: Run | None = None
@@ -87,9 +90,18 @@ class Record:
         left = (self.owed - durations.keys()).union(owed)
         return replace(self, gate=gate, jobs={**self.jobs, **ran}, owed=left)
 
-    def with_full_run(self) -> Record:
-        """Return the record with the last gate as the last full run."""
-        return replace(self, full=self.gate)
+    def with_full_run(
+        self, run: Run, durations: Mapping[str, float], failed: Iterable[str] = ()
+    ) -> Record:
+        """Return the record after a full run: a gate that owes what failed.
+
+        Args:
+            run: The run.
+            durations: Seconds of the jobs that passed and of the suites that they cover.
+            failed: Suites that failed.
+        """
+        full = replace(run, failed=tuple(sorted(failed)))
+        return replace(self.with_gate(run, durations, full.failed), full=full)
 
 
 def read(path: Path = FILE) -> Record:
@@ -131,15 +143,19 @@ def write(record: Record, path: Path = FILE) -> None:
 
 
 def _run(entry: Mapping[str, Any]) -> Run:
-    return Run(entry["commit"], entry["date"], entry["seconds"])
+    failed = tuple(entry.get("failed", ()))
+    return Run(entry["commit"], entry["date"], entry["seconds"], failed)
 
 
 def _fields(run: Run) -> list[str]:
-    return [
+    fields = [
         f"commit = {_text(run.commit)}",
         f"date = {run.on.isoformat()}",
         f"seconds = {run.seconds:.0f}",
     ]
+    if run.failed:
+        fields.append(f"failed = [{', '.join(map(_text, run.failed))}]")
+    return fields
 
 
 def _text(text: str) -> str:

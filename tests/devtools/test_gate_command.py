@@ -76,6 +76,17 @@ def test_a_full_run_is_recorded_as_one(main: Main):
     assert after.full == after.gate != BEFORE.gate
 
 
+def test_a_full_run_is_recorded_with_what_failed(main: Main):
+    with pytest.raises(SystemExit, match=r"^failed: lint, slow agl_x$"):
+        main("--all", failed=["lint", "slow agl_x"])
+    after = runs.read()
+    assert after.full is not None
+    assert after.full.failed == ("lint", "slow agl_x")
+    assert after.gate == Run("head", after.full.on, after.full.seconds)
+    assert after.owed == {"lint", "slow agl_x"}
+    assert set(after.jobs) == {"alone of the change"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "ci"),
     [

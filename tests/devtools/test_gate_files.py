@@ -20,7 +20,7 @@ DAY = date(2026, 11, 26)
 def test_a_record_is_read_as_it_was_written(tmp_path: Path):
     kept = Record(
         gate=Run("abc", DAY, 900),
-        full=Run("def", date(2026, 11, 1), 4000),
+        full=Run("def", date(2026, 11, 1), 4000, ("docs", "package agl_x")),
         jobs={"package agl_algo_grpo": Run("abc", DAY, 300), "lint": Run("abc", DAY, 40)},
         missed=(Missed('tests/a.py::test_a["x"]', "a rule"),),
     )
@@ -35,7 +35,16 @@ def test_a_gate_replaces_the_jobs_that_it_ran():
     assert after.gate == Run("b", DAY, 900)
     assert after.jobs == {"docs": before.jobs["docs"], "lint": Run("b", DAY, 40)}
     assert after.full is None
-    assert after.with_full_run().full == Run("b", DAY, 900)
+
+
+def test_a_full_run_is_a_gate_that_owes_what_failed():
+    before = Record(full=Run("a", DAY, 9), owed=frozenset({"docs", "lowest"}))
+    after = before.with_full_run(Run("b", DAY, 900), {"docs": 40.0}, ["test", "lowest"])
+    assert after.gate == Run("b", DAY, 900)
+    assert after.full == Run("b", DAY, 900, ("lowest", "test"))
+    assert after.owed == {"lowest", "test"}
+    assert after.jobs == {"docs": Run("b", DAY, 40)}
+    assert after.with_gate(Run("c", DAY, 9), {"lowest": 1.0, "test": 1.0}).owed == set()
 
 
 @pytest.mark.parametrize("text", ["<<<<<<< HEAD\n", "[gate]\nseconds = 3\n", '{"files": [\n'])

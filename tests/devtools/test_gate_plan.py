@@ -218,3 +218,15 @@ def test_nothing_is_owed_whose_short_form_takes_as_long(context: Callable[..., C
     change = context("plugins/agl_other/src/agl_other/other.py")
     short = Record(jobs={"package agl_other": Run("c", OLD, 100)})
     assert plan.gate(change, short, budget=0, limit=0).owed == ()
+
+
+def test_what_failed_in_a_full_run_is_required_once_whatever_it_takes(
+    context: Callable[..., Context],
+):
+    ran = {"cover": Run("c", OLD, 9000), "test": Run("c", OLD, 9000)}
+    full = Record(jobs=ran).with_full_run(Run("d", NEW, 9), {}, ["cover", "slow agl_base", "test"])
+    made = plan.gate(context("docs/page.md"), full, budget=0)
+    debts = [job.name for job in made.required if job.why == "owed by an earlier gate"]
+    assert debts == ["cover", "test"], "the slow tests run with coverage"
+    only = Record().with_full_run(Run("d", NEW, 9), {}, ["slow agl_base"])
+    assert "cover" not in names(plan.gate(context(), only).required)

@@ -6,7 +6,7 @@ import ast
 import copy
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ class Changes:
         reshaped: Python files whose :func:`shape` changed.
         tables: Names of the tables of the root ``pyproject.toml`` that differ: ``tool.ruff``.
         descriptive: Manifests of packages that differ only in what lint, lists and gate read.
+        worded: Python files whose :func:`program` is the same. They are not among ``files``, since
+            such a change can break no more than lint and types, which every gate checks.
     """
 
     base: str
@@ -36,6 +38,7 @@ class Changes:
     reshaped: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
     descriptive: frozenset[str] = frozenset()
+    worded: frozenset[str] = frozenset()
 
 
 def is_known(commit: str) -> bool:
@@ -55,23 +58,20 @@ def since(commit: str) -> Changes:
     status |= dict.fromkeys(untracked(), "A")
     moved = frozenset(name for name, letter in status.items() if letter in "AD")
 
-    def is_reshaped(file: str) -> bool:
-        return file in moved or shape(git("show", f"{commit}:{file}")) != shape(_text(file))
+    def is_same(file: str, part: Callable[[str], Any]) -> bool:
+        return file not in moved and part(git("show", f"{commit}:{file}")) == part(_text(file))
 
+    modules = [file for file in status if file.endswith(".py")]
+    worded = frozenset(file for file in modules if is_same(file, program))
+    reshaped = frozenset(file for file in modules if not is_same(file, shape)) - worded
     tables: frozenset[str] = frozenset()
     if PROJECT in status:
         before = tomllib.loads(git("show", f"{commit}:{PROJECT}"))
         tables = different_tables(before, tomllib.loads(_text(PROJECT)))
-    reshaped = frozenset(file for file in status if file.endswith(".py") and is_reshaped(file))
-
-    def is_descriptive(file: str) -> bool:
-        texts = (git("show", f"{commit}:{file}"), _text(file))
-        before, after = (_without_descriptions(tomllib.loads(text)) for text in texts)
-        return before == after
-
     manifests = {file for file in status if file.startswith("plugins/") and file.endswith(PROJECT)}
-    descriptive = frozenset(file for file in manifests - moved if is_descriptive(file))
-    return Changes(commit, tuple(sorted(status)), moved, reshaped, tables, descriptive)
+    descriptive = frozenset(file for file in manifests if is_same(file, _without_descriptions))
+    files = tuple(sorted(status.keys() - worded))
+    return Changes(commit, files, moved, reshaped, tables, descriptive, worded)
 
 
 def tracked() -> list[str]:
@@ -110,14 +110,39 @@ def shape(source: str) -> str:
     return ast.dump(tree)
 
 
+def program(source: str) -> str:
+    """Return a module without comments and without the descriptions of its constants.
+
+    A description is a string below a constant. Other docstrings count: commands print them. The
+    program of a file with a syntax error is its text.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    before = [None, *tree.body]
+    tree.body = [
+        node
+        for node, above in zip(tree.body, before, strict=False)
+        if not (_is_text(node) and isinstance(above, ast.Assign | ast.AnnAssign))
+    ]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
 def different_tables(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the top-level tables, and of the tables of tools, that differ."""
     old, new = _named(before), _named(after)
     return frozenset(name for name in old | new if old.get(name) != new.get(name))
 
 
-def _without_descriptions(project: Mapping[str, Any]) -> dict[str, Any]:
+def _without_descriptions(manifest: str) -> dict[str, Any]:
     """Return what a package's ``pyproject.toml`` says to others than lint, lists and gate."""
+    project = tomllib.loads(manifest)
     tool = {name: table for name, table in project.get("tool", {}).items() if name != "ruff"}
     settings = tool.pop("agl-dev", {})
     tool["agl-dev"] = {key: value for key, value in settings.items() if key not in DESCRIPTIVE}

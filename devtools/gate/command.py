@@ -54,6 +54,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         planned = plan.gate(context, kept, 60 * options.minutes)
         groups, owed = (planned.required, planned.rotation), tuple(plan.debts_of(planned.owed))
         lines = list(plan.lines_of(planned, base))
+        if found.worded:
+            lines.append(f"not tested: {len(found.worded)} files that differ only in comments")
         for test in not_due(context):
             lines.append(f"not due: {test}, which is for {', '.join(ONLY_FOR[test][:2])}")
         if options.tests:

@@ -1,8 +1,8 @@
 """``.ci/full_run.toml``: what ran last, when, and for how long.
 
 The file is written by ``python3 dev.py ci`` and is committed. It holds the last commit that a gate
-passed, the last full run with what failed in it, when each job passed last, and the tests that a full
-run found broken and that a gate had left out, each with the rule that finds it from then on.
+passed, the last full run with what failed in it, when each job passed last, and the tests that a
+full run found broken and that a gate had left out, each with the rule that finds it from then on.
 """
 
 from __future__ import annotations

@@ -133,6 +133,8 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(changes, "ROOT", tmp_path)
     for name in ("kept.py", "changed.py", "gone.py", "renamed.py", "bodies é.py"):
         (tmp_path / name).write_text("def f():\n    return 1\n")
+    (tmp_path / "worded.py").write_text("WAIT = 3\n")
+    (tmp_path / "told.py").write_text('def f():\n    """Say."""\n')
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\na = 1\n")
     for package in ("noted", "required", "heavy"):
         (tmp_path / "plugins" / package).mkdir(parents=True)
@@ -143,6 +145,8 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     base = git("rev-parse", "HEAD")
     (tmp_path / "changed.py").write_text("new\n")
     (tmp_path / "bodies é.py").write_text("def f():\n    return 2\n")
+    (tmp_path / "worded.py").write_text('WAIT = 3  # seconds\n"""A reason."""\n')
+    (tmp_path / "told.py").write_text('def f():\n    """Tell."""\n')
     (tmp_path / "gone.py").unlink()
     (tmp_path / "renamed.py").rename(tmp_path / "name.py")
     git("add", ".")
@@ -157,7 +161,8 @@ def test_what_differs_from_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = changes.since(base)
     moved = {"gone.py", "renamed.py", "name.py", "untracked.py"}
     manifests = {"pyproject.toml", noted, required, heavy}
-    assert set(found.files) == {"changed.py", "bodies é.py", *manifests, *moved}
+    assert set(found.files) == {"changed.py", "bodies é.py", "told.py", *manifests, *moved}
+    assert found.worded == {"worded.py"}
     assert found.descriptive == {noted}
     assert found.reshaped == {"changed.py", *moved}
     assert found.moved == moved

@@ -28,6 +28,7 @@ INFRASTRUCTURE: Final = "infrastructure"
 INFRASTRUCTURE_FAILURES: Final = "infrastructure_failures"
 """Key of an attempt's metadata: how many of the rollout's attempts, up to this one, failed so."""
 _CLAIM_SECONDS: Final = 2.0
+"""A heartbeat that was sent this soon after a claim may not list it yet."""
 _SILENT_SECONDS: Final = 60.0
 """An idle runner asks for work every few seconds."""
 

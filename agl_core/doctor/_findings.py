@@ -11,6 +11,7 @@ Severity = Literal["ok", "info", "warning", "error"]
 does not work."""
 
 _EXAMPLES = 3
+"""Ids that a message names of many: enough to look at, and they fit on a line."""
 
 
 @dataclass(frozen=True, slots=True)

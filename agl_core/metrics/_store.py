@@ -25,6 +25,7 @@ CALL_SECONDS: Final = Metric(
 QUEUE: Final = Metric("gauge", "agl.queue.length", "Rollouts that wait for a runner.")
 WORKERS: Final = Metric("gauge", "agl.workers", "Workers that the store knows.", ("status",))
 SAMPLE_SECONDS: Final = 10.0
+"""Between two looks at the store's numbers: scrapers ask every 10 s or less often."""
 
 
 class MeasureCalls(Interceptor):

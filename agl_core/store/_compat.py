@@ -26,6 +26,7 @@ _QUERIES: Final = (
     "query_spans",
 )
 _FIRST_PAUSE: Final = 0.02
+"""Between the first two looks at a store that cannot wait itself, in seconds; it grows."""
 _LONGEST_PAUSE: Final = 1.0
 """Seconds between two claims of a waiting call if the store cannot wake it."""
 

@@ -26,6 +26,7 @@ _RUN_FILE: Final = "agl_run.json"
 _LATEST: Final = "latest_checkpointed_iteration.txt"
 _OPEN: Final[list[RolloutStatus]] = ["queuing", "requeuing", "preparing", "running"]
 _PAGE: Final = 1000
+"""Rollouts per query: a few round trips for a run, and none that takes seconds."""
 
 
 def latest_step(folder: Path) -> int:

@@ -13,6 +13,7 @@ from agl_core.errors import LLMServerError
 __all__ = ["HealthWatch"]
 
 _TRIES = 3
+"""A server that reopens its socket after new weights refuses one call, or two."""
 _PAUSE_SECONDS = 0.5
 _ANSWER_SECONDS = 60.0
 """A busy engine may answer slowly; after this time it counts as hung."""

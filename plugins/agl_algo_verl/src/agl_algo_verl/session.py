@@ -32,6 +32,7 @@ __all__ = ["LOST", "QueuePublisher", "run_session"]
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 20.0
+"""Longest wait until the last metrics are sent, in seconds; a tracker may be away."""
 
 LOST = (
     LLMServerError,

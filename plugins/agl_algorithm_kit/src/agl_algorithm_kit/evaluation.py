@@ -44,7 +44,9 @@ Found = TypeVar("Found")
 _TRIED: Final = "eval-"
 """Start of the names of the snapshots that evaluations store; no training made them."""
 _PAGE: Final = 100
+"""Snapshots per query: the one looked for is mostly among the newest."""
 _CONNECT_TIMEOUT: Final = 5.0
+"""Longest wait for the first answer of a store, in seconds: one in reach takes milliseconds."""
 
 
 class _Pass(FastAlgorithm, Generic[Found]):

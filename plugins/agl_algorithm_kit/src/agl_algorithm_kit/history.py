@@ -28,9 +28,13 @@ logger = logging.getLogger(__name__)
 
 _KEY: Final = "history"
 _MOST_POINTS: Final = 512
+"""Points of a curve, more than a chart has columns. At the limit half of them are dropped."""
 _QUICKEST_SECONDS: Final = 0.25
+"""Shortest pause between two writes: soon enough for who watches."""
 _HEARTBEAT_SECONDS: Final = 30.0
+"""Longest pause between two writes: tells a run that goes on from one that died."""
 _CLOSING_SECONDS: Final = 5.0
+"""Longest last write, in seconds: a store that is gone does not keep a run from its end."""
 _current: contextvars.ContextVar[RunHistory | None] = contextvars.ContextVar("agl", default=None)
 
 

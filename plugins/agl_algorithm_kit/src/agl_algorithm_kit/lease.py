@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS: Final = 30.0
 """A lease that was not renewed for this long belongs to a dead process."""
 RENEW_SECONDS: Final = 5.0
+"""Six renewals fit into the life of a lease, so a slow one loses nothing."""
 _LOOK_SECONDS: Final = 0.5
+"""Between two looks at a lease that another process holds; it gives no sign of its end."""
 _KEY: Final = "lease"
 _PROCESS: Final = uuid4().hex
 """Names this process, also after a fork: a forked child belongs to its parent's run."""

@@ -43,6 +43,7 @@ _LIBRARY: Final = re.compile(r"agl-[a-z0-9-]+", re.IGNORECASE)
 _PLAIN_WIDTH: Final = 200
 """Columns of rich output outside a terminal; rich's default of 80 would wrap most lines."""
 _MAX_MESSAGE: Final = 4000
+"""Characters of a message: a logged request body would hide what stands above it."""
 _MAX_TRACEBACK: Final = 20_000
 """Characters of a message or a traceback that are logged."""
 _UNPRINTABLE: Final = re.compile(

@@ -17,6 +17,7 @@ from agl_store_http import LightningStoreServer, StoreAppOptions, installed_apps
 __all__ = ["dashboard"]
 
 DEFAULT_PORT = 4750
+"""Beside the store server's 4747, so that both run with their defaults."""
 
 
 @click.command(epilog="Example: agl dashboard runs.db --open")

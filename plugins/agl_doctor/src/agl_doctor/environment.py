@@ -14,6 +14,7 @@ from agl_core.doctor import Finding, find_bad_versions, installed_version
 from agl_core.plugins import CORE_DISTRIBUTION, get_registry, remedy
 
 _GPU_SECONDS: Final = 10.0
+"""Longest wait for nvidia-smi, in seconds: the first call after a boot loads the driver."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 

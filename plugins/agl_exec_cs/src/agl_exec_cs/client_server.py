@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_HOST = "localhost"
 _DEFAULT_PORT = 4747
+"""As in version 0.3."""
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):

@@ -17,8 +17,11 @@ logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.5  # seconds between two probes; a server that starts sends no event
 _PROBE_SECONDS: Final = 5.0
+"""Longest wait for one answer: a server that is busy answers later than one that is idle."""
 _SILENT_SECONDS: Final = 3.0
+"""A usual start is over by then, and needs no word."""
 _REMIND_SECONDS: Final = 60.0
+"""Between two lines in a log of a long wait."""
 
 
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -29,6 +29,7 @@ ERRORS: Final = (ApiException, urllib3.exceptions.HTTPError)
 """The errors of a call: a refusal, or a lost connection."""
 _TIMEOUT: Final = (5.0, 20.0)  # seconds, to connect and to read
 _LOG_BYTES: Final = 20_000
+"""The end of a pod's log that is fetched: a traceback fits, and a message stays readable."""
 _MOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PASSING: Final = frozenset({0, 429, 500, 502, 503, 504})
 _PLURALS: Final = {

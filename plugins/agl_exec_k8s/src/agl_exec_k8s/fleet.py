@@ -30,7 +30,9 @@ __all__ = ["DeploymentFleet", "Fleet"]
 logger = logging.getLogger(__name__)
 
 _LOG_CHARACTERS: Final = 2_000
+"""The end of a pod's log in an error message: about 25 lines."""
 _CONFLICT: Final = 409
+"""HTTP status for a name that exists."""
 _DELETED: Final = "its pod was deleted"
 
 

@@ -37,6 +37,7 @@ __all__ = ["KubernetesExecutionStrategy"]
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 5.0
+"""Longest wait for the API server's port: a network answers, or drops packets, within it."""
 
 
 class KubernetesExecutionStrategy(ExecutionStrategy):

@@ -20,6 +20,7 @@ __all__ = ["Cluster", "connected"]
 logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS: Final = 5.0
+"""Longest wait for the head node's port: a network answers, or drops packets, within it."""
 
 
 @dataclass(frozen=True)

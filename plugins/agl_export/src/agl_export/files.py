@@ -21,6 +21,7 @@ __all__ = ["FORMATS", "RowWriter", "check_format", "read_rows", "writing_rows"]
 
 FORMATS: Final = (".jsonl", ".parquet")
 _BATCH: Final = 1000
+"""Rows that are held at a time: a row group of Parquet, and a few megabytes of JSON."""
 
 _INTEGER_LISTS: Final = frozenset(
     {"input_ids", "labels", "mask", "prompt_ids", "response_ids", "chosen_ids", "rejected_ids"}

@@ -30,8 +30,10 @@ Builder = Callable[[Sequence[Sample], ExportReport], list[Row]]
 """Makes the rows of one task from its samples, and counts each sample."""
 
 _PAGE: Final = 200
+"""Rollouts per query: their spans take far longer to read."""
 _READERS: Final = 16  # rollouts whose spans are read concurrently
 _HASHES: Final = 2**64
+"""Number of values of a digest of 8 bytes."""
 _ABOUT: Final = frozenset(
     {"reward", "task", "rollout_id", "attempt_id", "parent_id", "turn", "agent", "response_id"}
     | {"ids_present", "logprobs_present", "altered_sampling"}

@@ -34,7 +34,9 @@ _CALL_STEPS: Final = 10
 _MAX_ARGUMENT: Final = 10_000
 """Largest width, indent or the like."""
 _MAX_TAGS: Final = 2_000
+"""Each is compiled to Python code, which takes time before any step is counted."""
 _MAX_TEMPLATE: Final = 2**20
+"""Characters. A prompt has some thousands."""
 _WIDE: Final = re.compile(r"\d{5}|%[^A-Za-z%]*\*")
 """A width of five digits, or one that is an argument (``%*d``)."""
 

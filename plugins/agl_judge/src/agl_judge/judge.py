@@ -50,6 +50,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 _MAX_SCORE: Final = 10  # models grade more consistently in whole numbers than in fractions
 _MAX_CONCURRENT_CALLS: Final = 8
+"""Providers' smallest tiers refuse many more calls at a time."""
 
 _GRADE: Final = """\
 You are a strict and fair judge of an AI agent's work. Grade the conversation by this rubric:

@@ -24,6 +24,7 @@ Run a program that says `import agentlightning` on agl, unchanged.
 example: python -m agl_legacy train.py --epochs 3
 """
 _BAD_USAGE = 2
+"""Exit code of a wrong command line, as argparse and click have it."""
 
 
 def main(arguments: Sequence[str]) -> int:

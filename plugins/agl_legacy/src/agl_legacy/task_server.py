@@ -53,6 +53,7 @@ __all__ = ["AgentLightningServer"]
 T = TypeVar("T")
 
 _MAX_BODY_BYTES: Final = 64 * 2**20
+"""As the store server has it."""
 _MAX_WAIT: Final = 60.0
 """Longest time that a client can wait for a task in one request, in seconds."""
 _SCOPES: Final = frozenset({"admin", "algorithm", "runner"})

@@ -21,6 +21,7 @@ __all__ = ["MlflowConfig", "MlflowTracker"]
 # Limits of MLflow's REST API ("Log Batch").
 _METRICS: Final = 1000
 _PARAMETERS: Final = 100
+"""Most of a request, and most characters of a value and a name: limits of MLflow's REST API."""
 _PARAMETER_CHARACTERS: Final = 500
 _NAME_CHARACTERS: Final = 250
 

@@ -22,6 +22,7 @@ __all__ = ["OtelMetrics", "OtelMetricsConfig"]
 
 _PATH: Final = "/v1/metrics"
 _FLUSH_MILLISECONDS: Final = 10_000
+"""Longest wait for a collector at the end of a process."""
 _all: Final[WeakSet[OtelMetrics]] = WeakSet()
 
 

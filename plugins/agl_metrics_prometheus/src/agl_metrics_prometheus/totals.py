@@ -33,6 +33,7 @@ __all__ = ["Series", "Totals", "read_folder", "totals_of"]
 logger = logging.getLogger(__name__)
 
 _WRITE_SECONDS: Final = 1.0
+"""Between two writes of the file: scrapes are further apart, and a kill loses no more."""
 _SUFFIX: Final = ".agl.json"
 _SORTED_TOGETHER: Final = 256
 """Values are sorted in parts of this many. All values of a second, sorted at once, take 1.7 times

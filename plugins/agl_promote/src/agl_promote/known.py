@@ -19,6 +19,7 @@ __all__ = ["Known", "earlier_uses", "used_tasks", "what_is_known"]
 
 _LOOKED_AT: Final = 5000  # newest rollouts
 _MOST_KNOWN: Final = 300
+"""Rewards that fix the spread well; older ones may be of another task list."""
 
 
 class Known(NamedTuple):

@@ -20,6 +20,7 @@ from agl_core.statistics import t_quantile
 __all__ = ["ALPHAS", "LOOKS", "looks_of", "planned_bound"]
 
 LOOKS: Final = 4
+"""The constants below are for this number."""
 
 ALPHAS: Final = {0.05: 1.733, 0.025: 2.024, 0.005: 2.609}
 """Constants of O'Brien and Fleming for four looks, by the one-sided error."""

@@ -16,6 +16,7 @@ __all__ = ["GAINS", "power_of"]
 GAINS: Final = (0.05, 0.1, 0.2)
 """Gains, as shares of the reward range, for which the power is printed."""
 _RUNS: Final = 200
+"""Simulated tests per gain: the power's standard error is at most 3.5 points."""
 _MOST: Final = 60_000
 """Pairs or episodes that are simulated for one gain: about half a second."""
 

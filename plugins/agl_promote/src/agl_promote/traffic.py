@@ -35,6 +35,7 @@ __all__ = ["LiveTrial"]
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
+"""Rollouts per query: one round trip for the traffic of minutes."""
 _OVERLAP: Final = 200
 """Rollouts that are read again: on a shared database one may appear before those that were read."""
 

@@ -23,6 +23,7 @@ __all__ = ["ChatClient", "ChatReply", "ask_model"]
 logger = logging.getLogger(__name__)
 
 _DEFAULT_TIMEOUT = 300.0
+"""Seconds for a reply: a model that thinks before a long prompt takes minutes."""
 _LIMITS: Final = frozenset(
     {"length", "max_tokens", "model_length", "max_output_tokens", "max_completion_tokens"}
 )

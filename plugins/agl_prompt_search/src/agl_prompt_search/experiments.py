@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_CHARACTERS = 2000  # of one message or attribute
 _MAX_SPANS = 40
+"""Spans of a rollout that the reflection model reads: more would not fit beside the others."""
 # Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) are removed: with them, equal
 # rollouts would give different requests, and a run with a seed would not be repeatable.
 _NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")

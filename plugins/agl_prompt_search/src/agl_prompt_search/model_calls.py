@@ -14,6 +14,7 @@ from agl_prompt_search.chat import ChatClient, ChatReply, ask_model
 __all__ = ["MeteredModel"]
 
 _LIST_TIMEOUT: Final = 30.0
+"""Seconds for the list of models, a short answer without generation."""
 
 
 class MeteredModel:

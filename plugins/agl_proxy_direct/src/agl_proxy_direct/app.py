@@ -57,9 +57,13 @@ logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
 _MAX_BODY_BYTES: Final = 64 * 2**20
+"""Larger than what providers accept; images of a conversation are in it."""
 _MAX_CONTAINERS: Final = 1_000_000
+"""Lists and objects of a body: each is a Python object of 56 bytes or more."""
 _MAX_VALUES: Final = 4_000_000
+"""Four million numbers are the ids of four million tokens, more than any context holds."""
 _MAX_SPOOLED_BYTES: Final = 512 * 2**20
+"""Memory for spans that wait while the store is away."""
 _RETRY_SOON: Final = ((b"retry-after", b"1"),)
 
 

@@ -43,7 +43,9 @@ __all__ = [
 _SECRET_NAME: Final = re.compile("auth|cookie|credential|key|password|secret|token", re.IGNORECASE)
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TIMEOUT: Final = 600.0
+"""As the OpenAI SDK has it, in seconds."""
 _CONNECT_TIMEOUT: Final = 10.0
+"""Seconds: over a slow line a connection takes one or two."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _COMPATIBLE: Final = ProviderSpec(

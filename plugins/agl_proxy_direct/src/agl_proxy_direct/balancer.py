@@ -22,7 +22,9 @@ _EJECT_AFTER: Final = 3
 _FIRST_EJECTION: Final = 1.0
 """Seconds without calls; doubles with each further failure."""
 _LONGEST_EJECTION: Final = 60.0
+"""Seconds: a backend that is back gets calls within a minute."""
 _STICKY_ROLLOUTS: Final = 65_536
+"""Rollouts whose backend is remembered, 10 MB; the one unused longest goes."""
 _ANY_MODEL: Final = "*"
 """Model name of the backends that answer calls for any model without backends of its own."""
 

@@ -28,6 +28,7 @@ __all__ = ["CONTROL_PREFIX", "control"]
 
 CONTROL_PREFIX: Final = "/control/"
 _MAX_BODY_BYTES: Final = 16 * 2**20
+"""A list of backends takes kilobytes; a script of answers may take megabytes."""
 
 
 class _Command(BaseModel):

@@ -34,6 +34,7 @@ TOKENS: Final = Metric(
 _TRIES_BEFORE: Final = b"x-stainless-retry-count"
 """Header of OpenAI's and Anthropic's SDKs: how often the client has sent this call before."""
 _BYTES_PER_TOKEN: Final = 4
+"""Usual for English text, where a backend reports no usage."""
 _CLIENT_CLOSED: Final = 499
 """nginx's status for a client that closed its connection; recorded in the span and never sent."""
 

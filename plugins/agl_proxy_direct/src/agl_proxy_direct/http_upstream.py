@@ -75,6 +75,7 @@ _AUTO_HEADERS: Final = ("user-agent", "accept-encoding", "accept", "content-type
 _REDIRECTS: Final = (307, 308)
 """Redirects that keep the method and the body; clients follow them."""
 _MAX_REDIRECTS: Final = 5
+"""Usual chains have one; a loop ends soon."""
 _LARGE: Final = 2**20
 """Size in bytes from which a body is written in pieces."""
 

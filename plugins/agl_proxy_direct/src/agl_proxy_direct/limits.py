@@ -24,6 +24,7 @@ _MAX_MESSAGES: Final = 100_000
 """Messages of a request. One costs 3 µs of the proxy's loop; a million tokens have fewer."""
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ROLLOUTS: Final = 65_536
+"""Rollouts whose use is counted, 10 MB; the one unused longest goes."""
 _FINAL: Final = (b"x-should-retry", b"false")
 """Stops OpenAI's SDK from retrying; its ``_should_retry`` reads this header."""
 

@@ -34,8 +34,11 @@ __all__ = ["OwnProcess"]
 logger = logging.getLogger(__name__)
 
 _START_SECONDS: Final = 60.0
+"""Imports from a cold network disk take tens of seconds."""
 _CALL_SECONDS: Final = 10.0
+"""An order takes milliseconds; a process that is silent this long hangs."""
 _KILL_SECONDS: Final = 5.0
+"""The kernel takes that long only if the process is stuck in a device."""
 _MAX_DEATHS: Final = 3
 _DEATHS_SECONDS: Final = 60.0
 """The process is started again unless it died more than ``_MAX_DEATHS`` times in this time."""

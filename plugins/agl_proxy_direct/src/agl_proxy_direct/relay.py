@@ -28,6 +28,7 @@ from agl_core.genai import (
 __all__ = ["StreamRelay", "wants_usage"]
 
 _MAX_EVENT_BYTES: Final = 16 * 2**20
+"""One event; the largest known hold an image in base64."""
 _MAX_NOTES: Final = 8
 """Of what was not understood; a stream may repeat one oddity in each event."""
 

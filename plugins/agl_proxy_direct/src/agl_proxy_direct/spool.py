@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _BATCH: Final = 512
+"""Spans per call of the store: a call's fixed cost is small beside them."""
 _LANE_SECONDS: Final = 600.0
 """How long a rollout whose spans were dropped stays apart from the others."""
 _PROBE_ID: Final = "agl-proxy-probe"

@@ -25,6 +25,7 @@ __all__ = ["Suite", "read_recordings", "read_suite", "write_suite"]
 
 _FORMAT: Final = "agl_suite"
 _VERSION: Final = 1
+"""Of the format; a reader refuses any other."""
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
 _NAMED: Final = 60

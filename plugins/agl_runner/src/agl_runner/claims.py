@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _UNFINISHED: Final[list[RolloutStatus]] = ["queuing", "requeuing", *_RUNNING]
 _HAND_BACK_TIMEOUT: Final = 5.0
+"""Seconds: a stop must not wait long for a store that is away."""
 _MIN_WAIT: Final = 0.01
+"""Seconds: a poll interval of 0 would keep the store busy."""
 _MOST_PER_CLAIM: Final = 64
 """Leaves work for other runners, which would be idle if one claimed the whole queue."""
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FIRST_RETRY: Final = 0.1
+"""Seconds; doubles up to the next constant. A store restarts in seconds."""
 _LAST_RETRY: Final = 5.0
 CANCELLED_TIMEOUT: Final = 5.0
 """Longest time to write the final status after a cancellation, in seconds."""
 _MAX_MESSAGE: Final = 4000
+"""Characters: a message of an error may hold a whole response."""
 
 
 async def write_final_status(

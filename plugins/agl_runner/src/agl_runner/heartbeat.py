@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 _MIN_PERIOD = 0.01
+"""Seconds: jitter may be as large as the period."""
 _STOP_PATIENCE = 2.0
+"""Seconds: a last heartbeat that hangs does not keep a runner from its end."""
 
 
 def jittered(period: float, jitter: float) -> float:

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PROBE_SECONDS: Final = 5.0
+"""Longest wait for one answer: a proxy that is busy answers later than one that is idle."""
 _LOOK_SECONDS: Final = 2.0
 """Between two reads of the resources of an attempt whose proxy is away."""
 _FIRST_PAUSE: Final = 0.1
+"""Between the first two probes, in seconds; it grows to the next constant."""
 _LONGEST_PAUSE: Final = 1.0
 _MOST_CAUSES: Final = 64
+"""Errors of a chain that are looked at: chains may have loops."""
 _LOST: Final = frozenset(
     {
         "APIConnectionError",  # openai, anthropic

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LINES: Final = 10.0
+"""A log of a day has some thousand lines of progress."""
 _OWN: Final = tuple(f"{Path(file).parent}{os.sep}" for file in (agl_core.__file__, __file__))
 """Folders of the code that calls agents."""
 

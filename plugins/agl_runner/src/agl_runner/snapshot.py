@@ -15,6 +15,7 @@ _GIB = 1024**3
 _MIB = 1024**2
 _GPU_QUERY = "name,utilization.gpu,memory.used,memory.total,temperature.gpu"
 _GPU_TIMEOUT = 5.0
+"""Seconds: nvidia-smi hangs when the driver is in trouble."""
 
 
 def system_snapshot(*, include_gpu: bool = False) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from agl_scripted.templates import ChatTemplate
 __all__ = ["chat", "chat_stream", "completion", "completion_stream", "error"]
 
 _CREATED = 1_700_000_000
+"""A fixed time, so that equal scripts give equal answers."""
 
 
 def error(reply: Reply) -> dict[str, Any]:

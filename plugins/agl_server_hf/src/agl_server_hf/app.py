@@ -40,6 +40,7 @@ from agl_server_hf.text import (
 __all__ = ["build_app"]
 
 _MAX_BODY_BYTES: Final = 32 * 2**20
+"""A context of a million tokens as text takes 4 MB."""
 _CLIENT_CLOSED_REQUEST: Final = 499  # nginx's code, for the log; the client has disconnected
 _JSON: Final = "application/json"
 _OPENING_TOKENS: Final = 16

@@ -19,7 +19,9 @@ from agl_core.errors import LLMServerError
 __all__ = ["Api"]
 
 _PROBE_SECONDS: Final = 10.0
+"""An engine in a long prefill answers late."""
 _RETRY_SECONDS: Final = 0.2
+"""Between two tries to empty a cache in use; the engine sends no event."""
 _NO_ROUTE: Final = (404, 405)
 _MAX_SHOWN: Final = 500  # characters of an error's body in a message
 

@@ -25,6 +25,7 @@ __all__ = [
 _OLDEST: Final = (0, 10, 2)
 """The first version that returns token ids."""
 _PROBE_SECONDS: Final = 60.0
+"""Importing vLLM from a cold disk takes tens of seconds."""
 
 # It looks for files only, because importing vLLM takes seconds.
 _PROBE: Final = """

@@ -18,8 +18,11 @@ from agl_core.errors import LLMServerError
 __all__ = ["KeptProcess", "message_of"]
 
 _TAIL_BYTES: Final = 16_384
+"""The end of the log in which the last lines are looked for."""
 _TAIL_LINES: Final = 12
+"""The end of a traceback of vLLM, which says what is wrong."""
 _LAUNCH_SECONDS: Final = 30.0
+"""The keeper says at once whether it could start the command; a loaded machine is slow."""
 _EXTRA_SECONDS: Final = 15.0
 """Time that the keeper may need beyond the grace period."""
 _PREFIX: Final = re.compile(r"^(\([^)]*pid=\d+\) )?([A-Z]+ \S+ \S+ \[[^\]]*\] )?")

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _LINE_INTERVAL: Final = 10.0  # seconds between two plain lines
 _WIDTH: Final = 70
+"""Columns of vLLM's message: with what is before it, it fits into 120."""
 
 
 @contextmanager

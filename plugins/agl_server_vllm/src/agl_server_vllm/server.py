@@ -40,6 +40,7 @@ __all__ = ["VLLMServer"]
 logger = logging.getLogger(__name__)
 
 _PORT_TRIES: Final = 3
+"""A free port may be taken by another program before vLLM has bound it."""
 
 
 class VLLMServer(LLMServer):

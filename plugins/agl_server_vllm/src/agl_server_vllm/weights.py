@@ -33,6 +33,7 @@ _ADAPTER_FILES: Final = ("adapter_model.safetensors", "adapter_model.bin", "adap
 _HEADS: Final = re.compile(r"(^|\.)(lm_head|embed_out|output)\.weight$")
 _TARGETS: Final = ("q_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv")
 _FEW: Final = 3
+"""Differences that a message names; the rest are of the same kind."""
 
 
 def is_adapter(folder: Path) -> bool:

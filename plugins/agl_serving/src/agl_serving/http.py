@@ -220,7 +220,9 @@ def _is_finite(value: Any) -> bool:
 
 
 _MAX_DETAILS: Final = 20
+"""Mistakes that a reply names: a body may have a million."""
 _MAX_DETAIL_CHARS: Final = 500
+"""Characters of a mistake, which may repeat the value."""
 
 
 def error_details(error: ValidationError, where: str) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ __all__ = ["LoopServing", "ProcessServing", "Serving", "ThreadServing"]
 logger = logging.getLogger(__name__)
 
 _KILL_SECONDS: Final = 5.0
+"""A killed process ends at once, unless it is stuck in a device."""
 
 
 class Serving(ABC):

@@ -42,6 +42,7 @@ _AUDIENCE: Final = "agl-store"
 ATTEMPT_TOKEN_SECONDS: Final = 86_400.0
 """Lifetime of an attempt's token, in seconds."""
 _CACHE_SIZE: Final = 4096
+"""Tokens whose check is remembered; a thousand runners have some thousand."""
 RENEWABLE_SCOPES: Final = frozenset({"algorithm", "runner"})
 """Scopes of programs that run for longer than a token holds. People and agents ask for new ones."""
 _RENEWABLE_SECONDS: Final = 90 * 86_400.0

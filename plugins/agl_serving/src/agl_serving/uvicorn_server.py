@@ -34,7 +34,9 @@ ASGIApp = Callable[
 ]
 
 _GRACEFUL_SECONDS: Final = 5
+"""Requests in progress get this long; then a stop is a stop."""
 _DATE_HEADER_SECONDS: Final = 1.0
+"""The header's resolution."""
 
 
 class SocketServer(uvicorn.Server):

@@ -15,11 +15,15 @@ __all__ = ["Advice", "advise"]
 _SATURATED: Final = 0.95
 """Share of the highest throughput from which on more runners do not count."""
 _BUSY: Final = 0.85
+"""Share of the time from which on a part counts as the bottleneck: its queue grows."""
 _WORTH: Final = 1.05
 """Factor of the throughput that makes a change worth naming."""
 _BATCHES: Final = 12
+"""Simulated batches: enough that the first and the last one do not matter."""
 _ROLLOUTS_PER_RUNNER: Final = 12
+"""Rollouts that each runner does, for the same reason."""
 _FEWEST: Final = 400
+"""Rollouts of the smallest simulation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from agl_simulate.cluster import Prediction
 __all__ = ["svg_chart", "text_chart"]
 
 _WIDTH: Final = 40
+"""Columns of a bar: with its labels it fits into 80."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 Points = Sequence[tuple[int, Prediction]]

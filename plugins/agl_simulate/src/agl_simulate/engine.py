@@ -25,8 +25,10 @@ __all__ = ["simulate"]
 
 T = TypeVar("T")
 _UPDATED: Final = -1
+"""In place of a runner's number: the end of an update. The next is an arrival."""
 _ARRIVAL: Final = -2
 _DRAWN: Final = 4096
+"""Records drawn at a time: one call per record would be slower."""
 
 
 def simulate(

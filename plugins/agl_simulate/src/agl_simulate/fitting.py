@@ -19,6 +19,7 @@ from agl_simulate.workload import Profile, Workload
 __all__ = ["fit"]
 
 _SAME_BATCH_SECONDS: Final = 1e-3
+"""Clocks are rounded; a start this soon after an end is of the same batch."""
 
 
 @dataclass(slots=True)

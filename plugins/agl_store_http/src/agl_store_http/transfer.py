@@ -32,8 +32,11 @@ __all__ = [
 
 _KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200
+"""Rollouts per query: their spans take far longer."""
 _BATCH: Final = 1000
+"""Records per transaction; after an interrupt at most one batch is written again."""
 _BATCH_BYTES: Final = 16 * 1024 * 1024
+"""A batch is held in memory, and spans may be megabytes long."""
 
 
 # -- stores ----------------------------------------------------------------------------------------

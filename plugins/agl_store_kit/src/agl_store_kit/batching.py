@@ -24,6 +24,7 @@ from agl_store_kit.slices import Pauses
 _DECODED_BYTES: Final = 256 * 1024
 """JSON of spans that is parsed at once, in a few milliseconds."""
 _OBJECT_BYTES: Final = 1024
+"""Assumed JSON of a span that is held as an object; making it would take the time to be saved."""
 
 _BATCHES: Final = {
     "enqueue_rollout": ("enqueue_many_rollouts",),

@@ -15,6 +15,7 @@ from agl_store_kit.backend import BackendListener, Notice
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = 500
+"""Changes that a listener gets at a time, so that many do not hold the loop."""
 _BACKLOG: Final = 10_000
 """Notices kept while the server is away; older ones are dropped."""
 

@@ -14,6 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _HELD_SECONDS: Final = 0.01
+"""How long a task may hold the loop: nobody notices 10 ms, and 100 would be too long."""
 _SLICE: Final = 500
 """Items that cost at most a few milliseconds."""
 _RUN: Final = 100_000

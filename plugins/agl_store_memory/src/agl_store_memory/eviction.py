@@ -13,7 +13,9 @@ from agl_core.types import Span
 logger = logging.getLogger(__name__)
 
 _FALLBACK_CAPACITY: Final = 8 * 1024**3
+"""Bytes, where the machine does not tell its memory: a small one's."""
 _EVICTION_RATIO: Final = 0.7
+"""Share of the memory, and share of that to which it shrinks: both as in version 0.3."""
 _SAFE_RATIO: Final = 0.8
 
 _SPAN_OVERHEAD: Final = 800

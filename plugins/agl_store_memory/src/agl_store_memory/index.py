@@ -15,6 +15,7 @@ from agl_store_kit.slices import in_slices, sorted_in_slices
 from agl_store_memory.sorted_list import SortedList
 
 _KEPT: Final = 8
+"""Orders that are kept; a dashboard, a terminal and a runner use about five."""
 _Name = tuple[str | None, str]
 """What an index is sorted by, and its direction."""
 

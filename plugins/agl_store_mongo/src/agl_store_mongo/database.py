@@ -49,11 +49,15 @@ NEVER_LATEST: Final = 0
 """``touched`` of a snapshot that never becomes the latest; others have a number of the counter."""
 
 _SCHEMA_VERSION: Final = 1
+"""Of the documents; a store refuses a partition with a later one."""
 _DUPLICATE_KEY: Final = 11000
+"""MongoDB's error code."""
 _TRIES: Final = 4
+"""With pauses of 40, 160 and 640 ms between them, an election of a new primary may pass."""
 _SILENCE_MILLISECONDS: Final = 30_000
 """How long a reply may take until the connection counts as broken."""
 _CHANGES_KEPT_SECONDS: Final = 600
+"""A process that was away for longer reads the records instead."""
 
 _INDEXES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     # The first is unique. Each begins with the partition.

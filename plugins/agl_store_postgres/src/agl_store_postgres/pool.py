@@ -34,6 +34,7 @@ Connection = AsyncConnection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
 
 _RETRY_SECONDS: Final = 0.05
+"""Between two looks at a commit whose outcome is not known yet."""
 _DEFAULTS: Final = {
     "application_name": "agl",
     # A server whose machine is gone sends nothing; the system's own limit is two hours.

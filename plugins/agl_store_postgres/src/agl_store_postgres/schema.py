@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 OLDEST_SERVER: Final = 130000
 """The oldest supported version: 13 has ``pg_current_xact_id``."""
 ROLLOUTS_PER_PARTITION: Final = 10_000
+"""A few gigabytes of spans: dropping them at once is quick, and hundreds of partitions are few."""
 
 _V1: Final = """
 CREATE TABLE @rollouts (

@@ -24,7 +24,9 @@ __all__ = ["Database"]
 T = TypeVar("T")
 
 _READERS: Final = 4
+"""Queries at a time; a dashboard asks about as many."""
 _WRITER_CACHE_KIB: Final = 32 * 1024
+"""SQLite's own 2 MB hold too few pages of the indexes that each write changes."""
 _READER_CACHE_KIB: Final = 16 * 1024
 """Page caches of the connections: with four readers at most 96 MB, for a file of any size.
 

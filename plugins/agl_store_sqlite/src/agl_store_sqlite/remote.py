@@ -42,6 +42,7 @@ _READ_SECONDS: Final = 1.0
 """Seconds after which a waiting process reads ``changes`` without a datagram: two containers may
 share a file and no loopback interface."""
 _KEEP_SECONDS: Final = 60.0
+"""Peers read a change within milliseconds; one that did not by then is dead."""
 
 
 class RemoteChanges:

@@ -218,6 +218,7 @@ finds rollouts by mode. NULL sorts as the smallest value, as a missing figure do
 
 _MIGRATIONS: Final = (_V1, _V2, _V3, _V4, _V5)
 _REWRITES_SPANS: Final = 2
+"""The migration that takes minutes on a large file, and says so."""
 SCHEMA_VERSION: Final = len(_MIGRATIONS)
 
 

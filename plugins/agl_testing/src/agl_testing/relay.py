@@ -15,6 +15,7 @@ from types import TracebackType
 __all__ = ["FaultyRelay"]
 
 _CHUNK = 65536
+"""Bytes: what a socket gives at most."""
 
 
 class FaultyRelay:

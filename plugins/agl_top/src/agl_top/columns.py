@@ -14,6 +14,7 @@ __all__ = ["draw_table", "fit_widths"]
 _SHORT: Final = 16
 """Longest column that is never cut: ids, statuses, numbers and durations are at most as long."""
 _GAP: Final = 2
+"""Columns between two columns."""
 
 
 def draw_table(

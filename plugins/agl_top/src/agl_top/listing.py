@@ -22,6 +22,7 @@ from agl_top.watching import watch
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = 2.0
+"""Between two reads: a person does not see changes sooner."""
 
 
 @dataclass(frozen=True)

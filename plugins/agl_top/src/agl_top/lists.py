@@ -31,6 +31,7 @@ from agl_top.words import NONE, ago, printable, seconds
 __all__ = ["attempts", "resources", "rollouts", "workers"]
 
 _PAGE: Final = 500
+"""Rollouts per query, some milliseconds of the store."""
 _SORT = click.option(
     "--sort",
     metavar="FIELD",

@@ -13,7 +13,9 @@ from agl_core.store import LightningStore
 from agl_core.types import FINISHED_STATUSES, AttemptedRollout, Rollout
 
 _REMEMBERED: Final = 10_000
+"""Rewards of ended attempts, which do not change; 1 MB."""
 _AT_ONCE: Final = 8
+"""Queries at a time; runners' calls run beside them."""
 
 
 class Rewards:

@@ -23,7 +23,9 @@ _STYLES = {
     "requeuing": "yellow",
 }
 _HEAD = 5
+"""Lines above the list."""
 _SILENT_SECONDS = 60
+"""A worker that sends nothing for this long: several heartbeats are missing."""
 
 
 class Screen:

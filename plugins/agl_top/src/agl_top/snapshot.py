@@ -14,7 +14,9 @@ from agl_top.clock import StoreClock
 from agl_top.rewards import Rewards
 
 _RATE_SECONDS: Final = 60.0
+"""Time over which the rate is the mean."""
 _RECENT: Final = 50
+"""More than a screen has lines for."""
 _OPEN: Final[list[RolloutStatus]] = ["running", "preparing"]
 _FINISHED: Final[list[RolloutStatus]] = ["succeeded", "failed", "cancelled"]
 

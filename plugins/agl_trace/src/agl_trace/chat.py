@@ -27,7 +27,9 @@ __all__ = ["render_chat"]
 
 _ROLE: Final = 9  # columns: "assistant" and "developer"
 _MARGIN: Final = 2
+"""Columns before a role."""
 _LEAST_TEXT: Final = 10
+"""Columns of a message on a screen that is too narrow for it."""
 _COLORS: Final = {
     "system": "bright_black",
     "developer": "bright_black",

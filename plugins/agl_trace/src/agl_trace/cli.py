@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["trace"]
 
 _NARROWEST: Final = 24
+"""Columns: below, the tree of spans would have no room for a name."""
 _ENDED_BY_THE_STORE: Final = {
     "timeout": "it took longer than the rollout's timeout_seconds",
     "unresponsive": "its runner sent no heartbeat for the rollout's unresponsive_seconds",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["ForkTree", "read_forks", "render_forks"]
 
 _PAGE: Final = 200
+"""Rollouts per query."""
 
 
 @dataclass(slots=True)

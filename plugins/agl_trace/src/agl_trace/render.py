@@ -26,6 +26,7 @@ __all__ = ["Style", "clean_text", "duration", "render_trace", "token_count"]
 
 _PREFIX: Final = "agentlightning."  # of the names of emitted spans
 _INDENT: Final = 3
+"""Columns, as the guides are wide; the next four are widths, too."""
 _TIME: Final = 9  # columns
 _TOKENS: Final = 10
 _REWARD: Final = 7

@@ -16,6 +16,7 @@ __all__ = ["LATEST", "find_attempt", "find_rollout"]
 
 LATEST: Final = "latest"
 _SHOWN_IDS: Final = 5
+"""Ids that a message names of many."""
 _LOOKED_AT: Final = 500
 """Rollouts, the newest, of which the one that began last is ``latest``: as many as may run at a
 time, since they are claimed in the order of the queue."""

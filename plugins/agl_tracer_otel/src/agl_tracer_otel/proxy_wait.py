@@ -17,7 +17,9 @@ from agl_core.proxy import PROXY_PATIENCE, proxy_move
 _logger = logging.getLogger(__name__)
 
 _MOST_REPEATS: Final = 3
+"""A call that fails more often has another cause than a proxy's restart."""
 _CONNECT_SECONDS: Final = 5.0
+"""Longest wait for the proxy's port: a network answers, or drops packets, within it."""
 _PAUSE: Final = 0.2
 """Seconds between two looks; nobody tells an agent's process that another one has started."""
 

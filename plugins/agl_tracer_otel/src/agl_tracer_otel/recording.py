@@ -41,6 +41,7 @@ _logger = logging.getLogger(__name__)
 _LOCAL_ROLLOUT: Final = "rollout-dummy"
 _LOCAL_ATTEMPT: Final = "attempt-dummy"
 _MAX_BATCH: Final = 256
+"""Spans per call of the store: a call's fixed cost is small beside them."""
 _RETRY_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # seconds; the last one repeats
 _RETRIED: Final = (StoreUnavailableError, OSError, TimeoutError)
 

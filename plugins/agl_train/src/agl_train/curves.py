@@ -10,6 +10,7 @@ from typing import Final
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = "_.-=*#"
 _WIDEST: Final = 40
+"""Columns of a curve: with its labels it fits into 80."""
 
 
 def curve(values: Sequence[float], encoding: str | None) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _MOST: Final = 1000
 """Rollouts whose cause is read; those that failed last."""
 _SHOWN: Final = 3
+"""Kinds of failure that are named, those with the most rollouts."""
 
 
 async def failed_rollouts(store: LightningStore, count: int) -> list[Rollout]:

@@ -89,13 +89,16 @@ T = TypeVar("T")
 _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
 _GIVE_BACK_SECONDS: Final = 2.0
+"""One try: what does not arrive is handed out again when its attempt falls silent."""
 _DEQUEUE: Final = "/queues/rollouts/dequeue"
 _TOO_LARGE: Final = 413
 _FIRST_PAUSE: Final = 0.05
+"""Seconds, for servers that answer a wait at once; doubles up to the next constant."""
 _LONGEST_PAUSE: Final = 1.0
 _LONGEST_REPLY: Final = 0.05
 """Time that is left for the reply of a wait to arrive, in seconds."""
 _TOKENS_KEPT: Final = 4096
+"""Attempts at a time in one process are far fewer."""
 
 
 class LightningStoreClient(BatchingStore):

@@ -32,10 +32,13 @@ __all__ = ["Reply", "RequestFailed", "Transport", "refusal"]
 _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
 _PROBE_SECONDS: Final = 1.0
+"""Between two tries to reach a server that was reached before."""
 _SILENT_SECONDS: Final = 3.0
+"""A restart of a server is mostly over by then, and needs no word."""
 _LARGE: Final = 2**20
 """Bytes above which a body is written in pieces; aiohttp warns that it would block the loop."""
 _REMIND_SECONDS: Final = 60.0
+"""Between two lines in a log of a long wait."""
 _RENEWAL_PAUSE: Final = 60.0
 """Seconds between two requests for a new token, if the server fails."""
 _RENEWED_AFTER: Final = 0.5

@@ -14,6 +14,7 @@ __all__ = ["BatchCost", "RunCost", "add_up"]
 _MOST_READ: Final = 1_000
 """Rollouts of a run that are read for its cost: seconds at first, nothing later."""
 _PAGE: Final = 250
+"""Rollouts whose summaries are computed at a time; between two pages other calls run."""
 
 
 class BatchCost(BaseModel):

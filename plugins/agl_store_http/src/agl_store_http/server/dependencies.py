@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 _MAX_KEY_LENGTH: Final = 200
+"""A UUID has 36 characters; keys are kept for minutes."""
 
 current_call: ContextVar[Call] = ContextVar("current_call")
 """The request that this task serves."""

@@ -26,7 +26,9 @@ MAX_READ_ITEMS: Final = 10_000
 _SHORT: Final = 100
 """Items that are read and sent at once, whatever their size."""
 _FIRST: Final = 25
+"""Items of the first query: a screen is full, and their size tells how many to ask for next."""
 _MOST: Final = 500
+"""Items of a query, which holds a database's thread for some milliseconds."""
 _CHUNK_BYTES: Final = 128 * 1024
 """How much of a long list is in memory."""
 

@@ -21,8 +21,11 @@ __all__ = ["NoReply", "Reply", "ReplyMemory", "problem"]
 RETENTION_SECONDS: Final = 300.0
 """Longer than a client with the default schedule (four tries of 30 s) goes on retrying."""
 MAX_BYTES: Final = 64 * 1024 * 1024
+"""Replies that are remembered; the oldest go first."""
 _ENTRY_BYTES: Final = 400
+"""What a reply takes beside its body: about three objects of Python."""
 _PART_BYTES: Final = 256 * 1024
+"""About what a socket's buffers hold."""
 
 
 class Reply(Response):

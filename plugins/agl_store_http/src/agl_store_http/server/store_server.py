@@ -38,6 +38,7 @@ from agl_store_kit import LightningStoreThreaded
 __all__ = ["DEFAULT_PORT", "HEALTH_PATH", "LightningStoreServer", "check_exposure"]
 
 DEFAULT_PORT: Final = 4747
+"""As in version 0.3."""
 HEALTH_PATH: Final = "/v1/agl/health"
 _NO_PROCESS: Final = 0
 """An id that no process has which runs Python: that of the owner of a pickled copy."""

@@ -34,7 +34,9 @@ __all__ = ["ModelCallView", "RolloutSummary", "Summaries", "TokenView", "model_c
 T = TypeVar("T")
 
 _REMEMBERED: Final = 20_000
+"""Summaries of ended attempts, which do not change; the one unused longest goes."""
 _AT_ONCE: Final = 16
+"""Rollouts whose spans are read at a time; runners' calls run beside them."""
 _FEW_SPANS: Final = 500
 """Spans that are read in a few milliseconds."""
 

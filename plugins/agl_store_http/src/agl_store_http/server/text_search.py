@@ -23,7 +23,9 @@ __all__ = ["MAX_TEXT", "TextMatches", "search_text"]
 MAX_TEXT: Final = 200
 """Characters of a text to search for."""
 _PAGE: Final = 50
+"""Rollouts that are searched between two looks at the clock."""
 _MOST_FOUND: Final = 500
+"""More than a page shows; a later query goes on from there."""
 
 
 class TextMatches(BaseModel):

@@ -46,10 +46,13 @@ _ENDED: Final[Sequence[RolloutStatus]] = [
     status for status in get_args(RolloutStatus) if status in FINISHED_STATUSES
 ]
 _PAGE: Final = 500
+"""Rollouts per query, which holds a database's thread for some milliseconds."""
 _AT_ONCE: Final = 16
+"""Rollouts whose spans are read at a time; runners' calls run beside them."""
 _FEW: Final = 20
 """Batches whose scores are computed at a stretch."""
 _MOST_GROUPED: Final = 2000
+"""Rollouts of a batch that a page shows; larger batches show their newest."""
 _NEWEST: Final = 8
 """Spans of an attempt that are read first: its last reward is nearly always among the newest."""
 

@@ -26,6 +26,7 @@ __all__ = ["IssuedIds", "Writer"]
 LATE_SECONDS: Final = 60.0
 """How long after the end of its attempt a span may arrive."""
 _MOST_ROLLOUTS: Final = 10_000
+"""Rollouts whose highest number is remembered, 1 MB; the oldest go first."""
 
 
 class IssuedIds:

@@ -22,6 +22,7 @@ from agl_testing.suite import Suite
 __all__ = ["N_RUNNERS", "AlgorithmTests", "rollouts_of", "statuses_of"]
 
 N_RUNNERS = 2
+"""Two show what goes wrong beside each other."""
 
 
 class SlowStart(Hook):

@@ -33,6 +33,7 @@ MakeTrainer = Callable[..., Trainer]
 LONGEST_BLOCK = 1.5
 """Seconds for which an algorithm may keep its loop busy: heartbeats and streams share it."""
 _TICK_SECONDS: Final = 0.01
+"""Between two looks at the loop: a tenth of the gap that counts."""
 _Gap: TypeAlias = tuple[float, float]
 
 

@@ -29,6 +29,7 @@ from agl_store_http import LightningStoreClient, StoreApp, StoreAppOptions, Tran
 from agl_testing.crashes.stores import StoreSpec
 
 ROUNDS = 3
+"""A kill falls into the first, the last, or the one between."""
 TASKS = list(range(6))
 
 

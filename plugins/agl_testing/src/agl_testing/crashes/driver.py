@@ -32,6 +32,7 @@ from agl_testing.crashes.stores import StoreSpec
 __all__ = ["Report", "survive_kills"]
 
 SEED = 20
+"""Any number: equal runs kill at equal moments."""
 VICTIMS = ("store", "algorithm", "runner", "all")
 LONGEST_PAUSE = 0.9  # seconds between two kills; an undisturbed run takes about this long
 PATIENCE = 60.0  # seconds until an undisturbed run must have ended

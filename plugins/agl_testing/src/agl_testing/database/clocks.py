@@ -13,6 +13,7 @@ from agl_core.types import RolloutConfig
 __all__ = ["check_clocks"]
 
 _HOUR = 3600.0
+"""Seconds: a clock that is wrong by a time zone."""
 
 
 async def check_clocks(connect: Callable[[], LightningStore]) -> None:

@@ -17,6 +17,7 @@ __all__ = ["ConnectionFaultTests"]
 
 T = TypeVar("T")
 ROUNDS = 4
+"""Each over a connection that the last round broke."""
 SPANS = 5
 
 

@@ -18,6 +18,7 @@ from agl_testing.suite import requires
 __all__ = ["ConcurrencyTests"]
 
 TASKS = 200
+"""More than any pool of threads or connections has."""
 
 
 class ConcurrencyTests(StoreTests):

@@ -26,6 +26,7 @@ Query = Callable[..., Awaitable[Sequence[Any]]]
 MANY = 300
 """More than any batch that a client or a database splits silently should hold."""
 A_THOUSAND = 1_100
+"""More than a page of 1,000, the largest that stores have by default."""
 
 ROLLOUT_FIELDS = ["rollout_id", "start_time", "end_time", "mode", "resources_id", "status"]
 ATTEMPT_FIELDS = ["rollout_id", "attempt_id", "sequence_id", "start_time", "end_time", "status"]

@@ -15,6 +15,7 @@ from agl_testing.store.base import StoreTests
 __all__ = ["LoadTests"]
 
 ROLLOUTS = 300
+"""A second or two of a slow store."""
 SPANS = 4
 WORKERS = 16
 

@@ -15,6 +15,7 @@ __all__ = ["VolumeTests"]
 LARGE_TEXT = "0123456789abcdef" * 2**15  # 512 KiB
 LARGE_SPANS = 24  # 12 MiB: past the 10 MB at which careless databases and bodies end
 MANY_SPANS = 2500
+"""More than a page of 1,000, and not a multiple of it."""
 MANY_RESOURCES = 300
 
 ODD_TEXTS = [

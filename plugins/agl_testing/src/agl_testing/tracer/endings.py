@@ -17,6 +17,7 @@ from agl_testing.tracer.base import TracerTests, bodies
 __all__ = ["EndingTests"]
 
 MANY = 2000
+"""Spans that are still queued when the agent ends."""
 WIDE = 1000
 """Attributes of one span; OpenTelemetry's own limit is 128, unless it is raised."""
 LARGE = "snow \u2603 " * 100_000

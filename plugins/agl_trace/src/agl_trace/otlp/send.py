@@ -37,6 +37,7 @@ _MAX_BYTES: Final = 4 * 1024 * 1024  # per request before compression; collector
 _RETRIED: Final = frozenset({429, 502, 503, 504})
 _FIRST_DELAY: Final = 0.5  # seconds; doubles with each retry
 _MAX_DELAY: Final = 30.0
+"""Seconds: a backend that is back gets spans within half a minute."""
 _SHOWN: Final = 200  # characters of a backend's error message
 
 

@@ -25,6 +25,7 @@ __all__ = ["router"]
 router = new_router("meta")
 
 _KEEP_ALIVE_SECONDS: Final = 15.0
+"""Shorter than the 30 to 60 s after which proxies close a silent connection."""
 
 
 @router.get(

@@ -32,6 +32,7 @@ __all__ = ["router"]
 router = new_router("summaries")
 
 _PATIENCE_SECONDS: Final = 1.0
+"""A page shows what is known after this time, and asks again for the rest."""
 
 
 @router.get(

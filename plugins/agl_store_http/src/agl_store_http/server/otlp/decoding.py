@@ -25,8 +25,11 @@ JSON_TYPE: Final = b"application/json"
 _WINDOWS: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 """zlib's parameter by content coding (RFC 9110, section 8.4.1)."""
 _MAX_DEPTH: Final = 64
+"""Nested maps and lists. Recursion in protobuf's C code ends at 100."""
 _MAX_FIELDS: Final = 100
+"""Per span, in the mean: a traced agent has some tens."""
 _UNCOUNTED_BYTES: Final = 2 * 1024 * 1024
+"""A body this small holds few fields, and counting them takes time."""
 _MAX_RATIO: Final = 100
 """Times that a gzip body may unfold, beyond the first megabyte: spans as text reach about 20."""
 _FREE_BYTES: Final = 1024 * 1024

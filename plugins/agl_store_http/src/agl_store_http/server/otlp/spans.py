@@ -26,7 +26,9 @@ __all__ = ["PendingSpan", "encode_spans", "pending_spans"]
 _STATUS_CODES: Final = ("UNSET", "OK", "ERROR")  # by number, opentelemetry.proto.trace.v1.Status
 _NANOS_PER_SECOND: Final = 1_000_000_000  # an int: dividing ints rounds once
 _MAX_SEQUENCE_ID: Final = 2**63 - 1
+"""The largest integer of the databases."""
 _FREE_BYTES: Final = 16 * 1024 * 1024
+"""JSON that the spans of a request may take, whatever its size, and per byte of it beyond."""
 _MAX_RATIO: Final = 2
 """The copies of resources may take the free bytes and this multiple of the request's size."""
 _to_json: Final = partial(to_json, inf_nan_mode="strings")

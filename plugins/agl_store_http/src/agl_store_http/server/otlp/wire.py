@@ -21,7 +21,9 @@ from agl_store_http.server.otlp.lists import NestedValues, read_varint
 __all__ = ["TraceRequest", "count_spans", "read_attributes"]
 
 _MAX_CACHED: Final = 4096
+"""Longest text, and most names, that are remembered: an agent has some hundred names."""
 _MAX_HEADS: Final = 65_536
+"""Beginnings that are remembered, 10 MB at most."""
 _KEY_TAG: Final = 0x0A
 """Field 1, length-delimited: the key of a KeyValue, and also the string of an AnyValue."""
 _VALUE_TAG: Final = 0x12

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -22,6 +22,20 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1
 _output: ContextVar[IO[str] | None] = ContextVar("output", default=None)
 """The file that the current job's commands write to; None is this program's own output."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl+C while jobs ran.
+
+    Attributes:
+        durations: The duration of each job that ended, in seconds.
+        failed: Names of the jobs that failed, that were interrupted, or that did not run.
+    """
+
+    def __init__(self, durations: Mapping[str, float], failed: Sequence[str]) -> None:
+        super().__init__()
+        self.durations = durations
+        self.failed = failed
 
 
 def say(text: str) -> None:
@@ -101,6 +115,9 @@ def attempt(
 
     Returns:
         The duration of each job in seconds, and the names of the jobs that failed.
+
+    Raises:
+        Interrupted: Ctrl+C was pressed.
     """
     durations: dict[str, float] = {}
     failed: list[str] = []
@@ -127,12 +144,16 @@ def attempt(
             output.seek(0)
             return f"-- {name}\n{output.read()}{end}"
 
-    for name in (name for name in jobs if name not in side_by_side):
-        say(f"-- {name}")
-        say(timed(name))
-    with ThreadPoolExecutor(CORES) as pool:
-        for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
-            say(text)
+    try:
+        for name in (name for name in jobs if name not in side_by_side):
+            say(f"-- {name}")
+            say(timed(name))
+        with ThreadPoolExecutor(CORES) as pool:
+            for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
+                say(text)
+    except KeyboardInterrupt as error:
+        left = [name for name in jobs if name not in durations]
+        raise Interrupted(durations, failed + left) from error
     if len(durations) > 1:
         say("-- " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in durations.items()))
     return durations, failed

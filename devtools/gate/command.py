@@ -14,12 +14,12 @@ from devtools import debian, prometheus, rescued
 from devtools.gate import changes, jobs, plan, runs, test_map
 from devtools.gate.parts import Tree
 from devtools.gate.selection import ONLY_FOR, Context, not_due
-from devtools.process import ROOT, say
+from devtools.process import ROOT, Interrupted, say
 
 EPILOG = """\
 Without options, runs what the changes since the last gate can break, and deep suites while there
 is time. A gate that passes is written to .ci/full_run.toml; commit that file. A full run is written
-with what failed in it, which the next gates require.
+with what failed in it, or was left at Ctrl+C; the next gates require that.
 
   python3 dev.py ci --plan           what would run, and why
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
@@ -79,14 +79,18 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     start = time.monotonic()
     if not everything:
         os.environ[SHORT] = "yes"
+    interrupted = False
     with rescued.noted() as second_tries:
-        durations, failed = jobs.run(groups, commands)
+        try:
+            durations, failed = jobs.run(groups, commands)
+        except Interrupted as error:
+            durations, failed, interrupted = error.durations, error.failed, True
     # CI reads a closing line like this one.
-    say(f"jobs: {len(durations) - len(failed)} passed, {len(failed)} failed")
+    passed = {name: took for name, took in durations.items() if name not in failed}
+    say(f"jobs: {len(passed)} passed, {len(failed)} failed")
     for test in second_tries:
         say(f"passed at the second try: {test}")
     run = runs.Run(commit, date.today(), time.monotonic() - start)
-    passed = {name: took for name, took in durations.items() if name not in failed}
     ran = _by_suite(groups, passed, kept)
     if unrecorded:
         say(f"not recorded: {unrecorded}")
@@ -96,7 +100,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     elif not failed:
         _write(kept.with_gate(run, ran, owed))
     if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+        sys.exit(f"{'interrupted: left' if interrupted else 'failed'}: {', '.join(failed)}")
 
 
 def _why_unrecorded(options: argparse.Namespace) -> str:

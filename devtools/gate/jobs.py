@@ -7,7 +7,7 @@ from functools import partial
 
 from devtools import distributions, packages, suites
 from devtools.gate.plan import Job
-from devtools.process import attempt
+from devtools.process import Interrupted, attempt
 
 CHECKS = ("types", "lint")
 
@@ -81,6 +81,9 @@ def run(
 
     Returns:
         The duration of each job by its name, in seconds, and the names of the jobs that failed.
+
+    Raises:
+        Interrupted: Ctrl+C was pressed; with what was known until then.
     """
     steps = {**commands, **STEPS}
     durations: dict[str, float] = {}
@@ -91,10 +94,17 @@ def run(
             [j for j in group if j.step in CHECKS],
             [j for j in group if j.step not in CHECKS],
         ):
-            took, bad = attempt(
-                {job.name: partial(steps[job.step], job.arguments) for job in jobs},
-                side_by_side=[job.name for job in jobs if job.beside],
-            )
+            try:
+                took, bad = attempt(
+                    {job.name: partial(steps[job.step], job.arguments) for job in jobs},
+                    side_by_side=[job.name for job in jobs if job.beside],
+                )
+            except Interrupted as error:
+                durations |= error.durations
+                failed += [name for name in error.failed if name in durations]
+                names = (job.name for group in groups for job in group)
+                left = [name for name in names if name not in durations]
+                raise Interrupted(durations, failed + left) from error
             durations |= took
             failed += bad
     return durations, failed

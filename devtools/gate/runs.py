@@ -31,7 +31,7 @@ class Run:
         commit: The commit it ran on.
         on: The day.
         seconds: How long it took.
-        failed: Suites that failed; the gates after it require them.
+        failed: Suites of a full run that failed or were left; the gates after it require them.
     """
 
     commit: str

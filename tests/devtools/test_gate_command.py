@@ -45,14 +45,16 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     monkeypatch.setattr(debian, "install", lambda: None)
     monkeypatch.setattr(prometheus, "install", lambda: None)
 
-    def of(*arguments: str, failed: Sequence[str] = (), status: str = "") -> Record:
+    def of(
+        *arguments: str, failed: Sequence[str] = (), status: str = "", run: object = None
+    ) -> Record:
         def ran(groups: Sequence[Sequence[Job]], _: object) -> tuple[dict[str, float], list[str]]:
             return {job.name: 7.0 for group in groups for job in group}, list(failed)
 
         def git(*words: str) -> str:
             return status if words[0] == "status" else "head\n"
 
-        monkeypatch.setattr(jobs, "run", ran)
+        monkeypatch.setattr(jobs, "run", run or ran)
         monkeypatch.setattr(changes, "git", git)
         runs.write(BEFORE)
         command.main(arguments, {})
@@ -163,6 +165,23 @@ def test_a_commit_that_is_not_here_is_refused_or_runs_everything(
     monkeypatch.setattr(changes, "is_known", lambda _: False)
     assert main().full is not None
     assert "is not in this clone: running everything" in capsys.readouterr().out
+
+
+def test_an_interrupted_full_run_is_recorded_with_what_is_left(
+    main: Main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    def interrupt(_: Sequence[str]) -> None:
+        raise KeyboardInterrupt
+
+    steps = {**jobs.STEPS, "lint": lambda _: None, "alone": interrupt}
+    monkeypatch.setattr(jobs, "STEPS", steps)
+    with pytest.raises(SystemExit, match=r"^interrupted: left: alone of the change, slow agl_x$"):
+        main("--all", run=jobs.run)
+    after = runs.read()
+    assert after.full is not None
+    assert after.full.failed == ("alone", "slow agl_x")
+    assert set(after.jobs) == {"lint"}
+    assert "jobs: 1 passed, 2 failed\n" in capsys.readouterr().out
 
 
 def test_a_job_that_raises_is_a_failed_job(capfd: pytest.CaptureFixture[str]):

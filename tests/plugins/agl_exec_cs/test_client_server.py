@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import multiprocessing
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,24 @@ def strategy(n_runners: int = 2, **options: Any) -> ClientServerExecutionStrateg
     options.setdefault("graceful_timeout", 3.0)
     options.setdefault("terminate_timeout", 3.0)
     return ClientServerExecutionStrategy(n_runners=n_runners, **options)
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that lets this process fork so many times, and then has no memory."""
+    fork = os.fork
+
+    def allow(times: int) -> None:
+        left = iter(range(times))
+
+        def limited() -> int:
+            if next(left, None) is None:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            return fork()
+
+        monkeypatch.setattr(os, "fork", limited)
+
+    return allow
 
 
 # Functions create the bundles, so that they are pickled by value for spawned processes.
@@ -177,6 +198,22 @@ def test_a_runner_that_dies_again_and_again_ends_the_run() -> None:
             make_batch(["kill", "kill", "a"]), make_runner(), store
         )
     assert [rollout.status for rollout, _ in outcome(store)] == ["failed", "failed", "queuing"]
+
+
+def test_a_runner_that_cannot_be_replaced_ends_the_run(forks: Callable[[int], None]) -> None:
+    forks(1)
+    with pytest.raises(RuntimeError, match=r"runner-0 died with .* -9, and cannot be .*memory"):
+        strategy(1, graceful_timeout=0.5).execute(
+            make_batch(["kill", "a"]), make_runner(), InMemoryLightningStore()
+        )
+    assert not multiprocessing.active_children()
+
+
+def test_no_runner_is_left_if_one_cannot_be_started(forks: Callable[[int], None]) -> None:
+    forks(2)
+    with pytest.raises(OSError, match="memory"):
+        strategy(3).execute(make_batch(["a"]), make_runner(), InMemoryLightningStore())
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(("code", "allowed"), [(0, (0, -15)), (7, (0, -15)), (7, (0, 7))])
@@ -436,7 +473,7 @@ def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
     thread.join(30)
     assert not thread.is_alive()
     assert errors == []
-    assert "runner-1 did not end in time; ending it by force" in caplog.text
+    assert "runner-1 did not end in time; terminating it" in caplog.text
     assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"]
 
 

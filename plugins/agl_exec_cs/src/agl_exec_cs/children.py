@@ -13,7 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from agl_core.errors import LaunchError
+from agl_core.errors import LaunchError, error_text
 from agl_core.plugins import EventPipe
 from agl_exec_cs.child import Job, child_main
 from agl_exec_cs.forking import between_imports
@@ -34,7 +34,7 @@ MakeJob: TypeAlias = "Callable[[Connection[str, Any]], Job]"
 
 
 class _Child:
-    """One child: its current process, and how many processes before it died."""
+    """One child: its current process, and how many died since its last progress."""
 
     def __init__(self, name: str, make_job: MakeJob) -> None:
         self.name = name
@@ -48,14 +48,14 @@ class _Child:
         self._report, writer = context.Pipe(duplex=False)
         self._leftovers = Leftovers(self.name, secrets.token_hex(8))
         self._events = EventPipe(context)
-        self.process: BaseProcess = context.Process(
+        process = context.Process(
             target=child_main,
             args=(self.make_job(writer), self._leftovers, self._events.sender),
             name=self.name,
         )
         try:
             with between_imports():
-                self.process.start()
+                process.start()
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise LaunchError(
                 f"{self.name} cannot be pickled for a new process ({context.get_start_method()}): "
@@ -66,6 +66,7 @@ class _Child:
             raise LaunchError(f"the runners did not start: {ADVICE}") from None
         finally:
             writer.close()
+        self.process: BaseProcess = process  # started, so that another thread can signal it
         self._events.start()
 
     def reported_end(self) -> str | None:
@@ -103,7 +104,7 @@ class Children:
             seconds.
         allowed_exit_codes: Exit codes that are not failures of a child that died after the stop
             event.
-        max_restarts: Replacements of each child that died again and again.
+        max_restarts: Most replacements of a child that keeps dying without progress.
         on_death: Called with the name of each child that died, before it is replaced; in the
             watching thread. Returns whether the child had made progress since its last death.
         on_end: Called when every child has ended, in the watching thread.
@@ -147,12 +148,20 @@ class Children:
                 called again for a replacement.
 
         Raises:
-            LaunchError: A job cannot be pickled; children that started before it keep running.
+            LaunchError: A job cannot be pickled.
+            OSError: The system has no room for another process.
+
+        After an error none of them runs.
         """
-        for name, make_job in jobs.items():
-            child = _Child(name, make_job)
-            child.launch(self._context)
-            self._children.append(child)
+        try:
+            for name, make_job in jobs.items():
+                child = _Child(name, make_job)
+                child.launch(self._context)
+                self._children.append(child)
+        except BaseException:
+            self._watcher.start()
+            self.shut_down()
+            raise
         self._watcher.start()  # after the last fork: a forked child has no threads
 
     def join(self, timeout: float | None = None) -> bool:
@@ -174,22 +183,22 @@ class Children:
             Whether Ctrl+C was pressed.
         """
         interrupted = False
-        steps: list[tuple[Callable[[BaseProcess], None] | None, float]] = [
-            (None, self._graceful_timeout),
-            (_interrupt, self._terminate_timeout),
-            (lambda process: process.terminate(), self._terminate_timeout),
-            (lambda process: process.kill(), self._terminate_timeout),
+        steps: list[tuple[Callable[[BaseProcess], None] | None, str, float]] = [
+            (None, "", self._graceful_timeout),
+            (_interrupt, "interrupting it", self._terminate_timeout),
+            (lambda process: process.terminate(), "terminating it", self._terminate_timeout),
+            (lambda process: process.kill(), "killing it", self._terminate_timeout),
         ]
         self._stop.set()
         if self._in_vain:
             # They only import the program: nothing of theirs ends in order, and an interrupt there
             # writes a traceback.
             del steps[1]
-        for act, seconds in steps:
+        for act, doing, seconds in steps:
             try:
                 for child in self._children:
                     if act is not None and not child.ended:
-                        logger.warning("%s did not end in time; ending it by force", child.name)
+                        logger.warning("%s did not end in time; %s", child.name, doing)
                         child.interrupted = act is _interrupt
                         act(child.process)
                 if self.join(seconds):
@@ -226,8 +235,11 @@ class Children:
             if failure and not stopping and child.deaths < restarts:
                 child.deaths += 1
                 logger.warning("%s %s; replacing it", child.name, failure)
-                child.launch(self._context)
-                return
+                try:
+                    child.launch(self._context)
+                    return
+                except Exception as error:  # no memory or no process is left
+                    failure = f"{failure}, and cannot be replaced: {error_text(error)}"
         child.ended = True
         if failure:
             self.failures.append(f"{child.name} {failure}")
@@ -253,7 +265,7 @@ class Children:
 
 
 def _interrupt(process: BaseProcess) -> None:
-    # Of a process that just ended, the fork server may have taken the pid back.
+    # The watching thread, or the fork server, may have reaped the process.
     if process.pid is not None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)

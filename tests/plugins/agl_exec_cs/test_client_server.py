@@ -473,7 +473,7 @@ def test_a_runner_elsewhere_that_hangs_is_ended_with_the_run(
     thread.join(30)
     assert not thread.is_alive()
     assert errors == []
-    assert "runner-1 did not end in time; terminating it" in caplog.text
+    assert "runner-1 did not end in time; interrupting it" in caplog.text
     assert [rollout.status for rollout, _ in outcome(store)] == ["succeeded"]
 
 

@@ -54,7 +54,7 @@ def test_the_critic_learns_what_its_changes_would_have_done(make_apo, fit, model
         "Not tried: the edit lost the placeholders question.\nYou may try 3 more changes.",
         "Not tried: the runs are 1 to 1.\nYou may try 2 more changes.",
         "Not tried: run 1 has the turns 1 to 2.\nYou may try 1 more changes.",
-        f"{TRIED}\nYou may try 0 more changes.",
+        f"{TRIED}\nNow give your answer.",
     ]
     rollouts = asyncio.run(store.query_rollouts()).items
     forks = [one for one in rollouts if one.config.replay]

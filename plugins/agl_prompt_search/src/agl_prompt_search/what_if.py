@@ -11,6 +11,7 @@ with its own. The model gets both rewards, and may go on.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from agl_algorithm_kit import run_requests
-from agl_core.algorithm import Run
-from agl_core.errors import MissingDependencyError
+from agl_core.algorithm import BatchOutcome, Run
+from agl_core.errors import MissingDependencyError, NotFoundError, SpansEvictedError
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate
 from agl_prompt_search.chat import ChatReply
@@ -29,6 +30,8 @@ from agl_prompt_search.search import Snapshots
 from agl_prompt_search.templates import EditRules
 
 __all__ = ["Subject", "WhatIf"]
+
+logger = logging.getLogger(__name__)
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -128,9 +131,10 @@ class WhatIf:
                 return reply
             result = await self._try(question, subject, number)
             left = self._questions - number - 1
+            more = f"You may try {left} more changes." if left else "Now give your answer."
             said += [
                 {"role": "assistant", "content": reply.text},
-                {"role": "user", "content": f"{result}\nYou may try {left} more changes."},
+                {"role": "user", "content": f"{result}\n{more}"},
             ]
         reply = await ask(said, self._questions)
         if _QUESTION.search(reply.text):
@@ -141,21 +145,25 @@ class WhatIf:
         """Return what the model is told."""
         from agl_replay import NotReplayableError, fork_requests, read_recording
 
-        run, turn, text = int(question["run"]), int(question["turn"]), question["prompt"]
+        run_number, turn, text = int(question["run"]), int(question["turn"]), question["prompt"]
         resources = self._snapshots.resources_of(subject.version)
         own = resources[subject.prompt]
         assert isinstance(own, PromptTemplate), "only prompt templates are searched"
         changed = own.model_copy(update={"template": text})
         if mistake := EditRules.of(own).mistake_in(text):
             return f"Not tried: {mistake}."
-        if not 1 <= run <= len(subject.rollout_ids):
+        if not 1 <= run_number <= len(subject.rollout_ids):
             return f"Not tried: the runs are 1 to {len(subject.rollout_ids)}."
         try:
-            recording = await read_recording(self._store, subject.rollout_ids[run - 1])
+            recording = await read_recording(self._store, subject.rollout_ids[run_number - 1])
         except NotReplayableError as error:
             return f"Not tried: {error}."
+        except (NotFoundError, SpansEvictedError) as error:
+            # Cancelled in the queue, so without an attempt; or dropped from the store since.
+            logger.warning("%s: %s", subject.name, error)
+            return f"Not tried: the recording of run {run_number} is not there."
         if not 1 <= turn <= len(recording.calls):
-            return f"Not tried: run {run} has the turns 1 to {len(recording.calls)}."
+            return f"Not tried: run {run_number} has the turns 1 to {len(recording.calls)}."
         # A model without a seed may ask something else in a resumed run.
         digest = hashlib.sha256(question[0].encode()).hexdigest()[:8]
         name = f"{subject.name}-what-if-{number}-{digest}"
@@ -182,10 +190,28 @@ class WhatIf:
             run=self._run,
             name=name,
         )
-        rewards = [r if math.isfinite(r) else 0.0 for r in outcomes.rewards()]  # 0: none finished
-        self._count(name, rewards)
-        before, after = rewards[: self._samples], rewards[self._samples :]
+        before, after = self._scored(outcomes)
+        self._count(name, [*before, *after])
+        if not before or not after:
+            which = "changed" if before else "present"
+            return f"Not tried: no continuation with the {which} prompt could be scored."
         return (
-            f"Run {run} continued from turn {turn}, {self._samples} times each: mean reward "
+            f"Run {run_number} continued from turn {turn}, {self._samples} times each: mean reward "
             f"{fmean(before):.2f} with the present prompt, {fmean(after):.2f} with the changed one."
         )
+
+    def _scored(self, outcomes: BatchOutcome) -> tuple[list[float], list[float]]:
+        """Return the rewards of the forks with the present prompt, and with the changed one.
+
+        Forks that the infrastructure failed have none. A failure of the agent counts the same in
+        both.
+        """
+        scale = outcomes.scale
+
+        def rewards(start: int) -> list[float]:
+            forks = outcomes[start : start + self._samples]
+            counted = scale.counted(one.earned for one in forks if one.infrastructure is None)
+            # not finite only if no fork finished
+            return [reward if math.isfinite(reward) else 0.0 for reward in counted]
+
+        return rewards(0), rewards(self._samples)

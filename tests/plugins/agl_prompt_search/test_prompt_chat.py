@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from agl_prompt_search.chat import ChatReply, ask_model
+
+
+async def ask_by(create: Any, **options: Any) -> ChatReply:
+    completions = SimpleNamespace(create=create)
+    client: Any = SimpleNamespace(chat=SimpleNamespace(completions=completions))
+    return await ask_model(client, "m", [{"role": "user", "content": "Edit."}], **options)
 
 
 async def ask(content: Any, reason: Any = "stop", **message: Any) -> ChatReply:
@@ -16,9 +24,7 @@ async def ask(content: Any, reason: Any = "stop", **message: Any) -> ChatReply:
         choice = SimpleNamespace(message=answer, finish_reason=reason)
         return SimpleNamespace(choices=[choice], usage=None)
 
-    completions = SimpleNamespace(create=create)
-    client: Any = SimpleNamespace(chat=SimpleNamespace(completions=completions))
-    return await ask_model(client, "m", [{"role": "user", "content": "Edit."}])
+    return await ask_by(create)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,27 @@ async def test_no_text_is_a_problem(content: Any):
     assert (await ask(content)).problem == "the answer is empty"
     assert "limit of tokens" in (await ask(content, "length")).problem
     assert (await ask(3)).problem == "the answer is a int, not a text"
+
+
+async def test_a_model_that_declines_is_quoted():
+    """OpenAI sends the refusal beside an empty content, and says that the answer ended."""
+    reply = await ask(None, refusal="I cannot help\nwith that.")
+    assert reply.problem == "the model declined: I cannot help with that."
+    assert not reply.refused  # another answer to the same request may be one
+    for nothing in (None, ""):
+        assert (await ask("Answer {q}", refusal=nothing)).text == "Answer {q}"
+
+
+async def test_a_connection_that_the_system_gave_up_is_not_a_slow_answer():
+    async def lost(**_: Any) -> Any:
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    reply = await ask_by(lost)
+    assert reply.problem == f"TimeoutError: [Errno {errno.ETIMEDOUT}] Connection timed out"
+
+
+async def test_an_answer_that_does_not_come_in_time_is_a_problem():
+    async def slow(**_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    assert (await ask_by(slow, timeout=0.01)).problem == "no answer within 0.01 s"

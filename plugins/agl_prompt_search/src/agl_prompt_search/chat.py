@@ -22,18 +22,19 @@ __all__ = ["ChatClient", "ChatReply", "ask_model"]
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_TIMEOUT = 300.0
+_DEFAULT_TIMEOUT: Final = 300.0
 """Seconds for a reply: a model that thinks before a long prompt takes minutes."""
 _LIMITS: Final = frozenset(
     {"length", "max_tokens", "model_length", "max_output_tokens", "max_completion_tokens"}
 )
 """Reasons to end with a part of the answer, as servers of OpenAI's protocol name them."""
-_REFUSALS: Final = frozenset(
+_STOPPED: Final = frozenset(
     {"content_filter", "safety", "recitation", "prohibited_content", "blocklist", "refusal"}
     | {"error", "abort", "tool_calls", "function_call"}
 )
 """Reasons to end without an answer; what text there is must not become a prompt."""
-_LONGEST_PROBLEM = 300  # characters; some servers answer errors with whole pages
+_LONGEST_PROBLEM: Final = 300
+"""Characters: some servers answer errors with whole pages."""
 
 
 class ChatClient(Protocol):
@@ -53,8 +54,8 @@ class ChatReply:
         text: The text of the first choice, stripped; empty if there is a problem.
         problem: Why there is no text, on one line; empty if there is one.
         cut_off: Whether the text ends at a limit of tokens.
-        refused: Whether the endpoint refused the request for good: a wrong key, an unknown model,
-            a parameter that it does not take. Repeating it is in vain.
+        refused: Whether the endpoint refused this request, so that repeating it is in vain: a wrong
+            key, an unknown model, a parameter that it does not take, too long a prompt.
         input_tokens: Tokens of the request as counted by the endpoint.
         output_tokens: Tokens of the answer as counted by the endpoint.
     """
@@ -87,20 +88,21 @@ async def ask_model(
         timeout: Longest wait in seconds, the client's retries included.
         **options: Further parameters of the request, for example ``temperature`` or ``seed``.
     """
-    try:
-        with anyio.fail_after(timeout):
-            completion = await client.chat.completions.create(
-                model=model, messages=list(messages), **options
-            )
-    except TimeoutError:
-        reply = ChatReply(problem=f"no answer within {timeout:g} s")
-    except Exception as error:  # the caller chose the client, so it may raise anything
-        reply = ChatReply(problem=_in_short(error_text(error)), refused=_is_refusal(error))
-    else:
-        reply = _read(completion)
+    # Not fail_after: TimeoutError is also what the system raises for a lost connection.
+    reply = ChatReply(problem=f"no answer within {timeout:g} s")
+    with anyio.move_on_after(timeout):
+        reply = await _call(client, model=model, messages=list(messages), **options)
     if reply.problem:
         logger.warning("%s: %s", model, reply.problem)
     return reply
+
+
+async def _call(client: ChatClient, **request: Any) -> ChatReply:
+    try:
+        completion = await client.chat.completions.create(**request)
+    except Exception as error:  # the caller chose the client, so it may raise anything
+        return ChatReply(problem=_in_short(error_text(error)), refused=_is_refusal(error))
+    return _read(completion)
 
 
 def _read(completion: Any) -> ChatReply:
@@ -116,8 +118,11 @@ def _read(completion: Any) -> ChatReply:
         text = _texts(cast("list[Any]", text))
     if text is not None and not isinstance(text, str):
         return ChatReply("", f"the answer is a {type(text).__name__}, not a text", *tokens)
-    if reason in _REFUSALS:
+    if reason in _STOPPED:
         return ChatReply("", f"the answer was stopped: {reason}", *tokens)
+    declined = getattr(choice.message, "refusal", None)
+    if declined and isinstance(declined, str):  # beside an empty content, and the reason "stop"
+        return ChatReply("", _in_short(f"the model declined: {declined}"), *tokens)
     cut_off = reason in _LIMITS
     if not text or not text.strip():
         why = " (it reached its limit of tokens)" * cut_off
@@ -138,7 +143,7 @@ def _texts(parts: Sequence[Any]) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether an endpoint will refuse the same request again."""
+    """Return whether an endpoint refused a request, and so will refuse it again."""
     status = getattr(error, "status_code", None)
     # 408, 409, 425 and 429 ask the client to wait and to repeat the request.
     return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 425, 429)

@@ -37,7 +37,7 @@ class StreamTranslator(ABC):
     """Translates the events of a stream, one at a time.
 
     Args:
-        usage: Whether a chat stream that is the result ends with a chunk of usage.
+        usage: For a translation to chat: whether it ends with a chunk of usage.
     """
 
     def __init__(self, *, usage: bool = False) -> None:
@@ -59,12 +59,13 @@ def error_of(event: Json) -> str | None:
     """Return the message of an error event, in any protocol; None for other events.
 
     Some servers send ``"error": null`` or an empty one with each event. vLLM before 0.10, and
-    servers made after it, send ``{"object": "error", "message": ...}``.
+    servers made after it, send ``{"object": "error", "message": ...}``, OpenAI's Responses
+    ``{"type": "error", "message": ...}``.
     """
     error = event.get("error")
     if not error:
-        if event.get("object") == "error":
-            return str(event.get("message") or event)
+        if event.get("object") == "error" or event.get("type") == "error":
+            return str(event.get("message") or "unknown error")
         return None
     if isinstance(error, dict):
         details = cast("Json", error)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
-from agl_core.genai._parts import as_list, as_part
+from agl_core.genai._parts import as_list, as_part, calls_in
 from agl_core.genai._wire import Json
 
-__all__ = ["chat_turns", "fold_after_results", "late_instructions"]
+__all__ = ["chat_turns", "fold_after_results", "late_instructions", "with_call_ids"]
 
 _JOINED: Final = ("system", "user", "assistant")
 
@@ -76,3 +77,21 @@ def late_instructions(items: list[Json]) -> bool:
     roles = [item.get("role") in ("system", "developer") for item in items]
     first = roles.index(False) if False in roles else len(roles)
     return any(roles[first:])
+
+
+def with_call_ids(messages: list[Json]) -> Iterator[Json]:
+    """Yield messages of chat in which every call and every result of a tool has an id.
+
+    ``function_call`` and the role "function", the form before tools, have none: a result answers
+    the call before it.
+    """
+    number = 0
+    for message in messages:
+        if isinstance(message.get("function_call"), dict) and not message.get("tool_calls"):
+            number += 1
+            (call,) = calls_in(message)
+            yield {**message, "tool_calls": [{"id": f"call_{number}", **call}]}
+        elif message.get("role") == "function":
+            yield {**message, "role": "tool", "tool_call_id": f"call_{number}"}
+        else:
+            yield message

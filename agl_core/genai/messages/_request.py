@@ -30,7 +30,7 @@ from agl_core.genai._parts import (
     unsupported,
     write_arguments,
 )
-from agl_core.genai._turns import chat_turns, late_instructions
+from agl_core.genai._turns import chat_turns, late_instructions, with_call_ids
 from agl_core.genai._wire import Json
 
 __all__ = [
@@ -45,6 +45,7 @@ _DEFAULT_MAX_TOKENS: Final = 4096
 
 _SAME: Final = {name: name for name in ("model", "temperature", "top_p", "top_k", "stream")}
 _TO_CHAT: Final = {**_SAME, "max_tokens": "max_tokens", "stop_sequences": "stop"}
+# Left out on the way to chat, or converted below.
 _NOT_FOR_CHAT: Final = frozenset(
     {
         "anthropic_version",
@@ -69,6 +70,7 @@ _NOT_FOR_CHAT: Final = frozenset(
 _UNSUPPORTED_BY_CHAT: Final = ("context_management", "thinking")
 """Parameters that change a response and have no equivalent in chat."""
 _ANTHROPIC_ONLY: Final = ("container", "mcp_servers")
+# Fields of chat that are converted below: they are no loss.
 _CONVERTED: Final = frozenset(
     {
         "max_completion_tokens",
@@ -121,8 +123,9 @@ def request_from_messages(request: Json) -> Json:
     if tools:
         chat["tools"] = tools
     choice: Json | None = request.get("tool_choice")
-    if choice is not None and (tools or not request.get("tools")):
-        name = choice.get("name")
+    name = choice.get("name") if choice is not None else None
+    hosted = {str(tool.get("name")) for tool in as_list(request.get("tools")) if _is_hosted(tool)}
+    if choice is not None and (tools or not request.get("tools")) and name not in hosted:
         chat["tool_choice"] = (
             {"type": "function", "function": {"name": name}}
             if choice.get("type") == "tool"
@@ -289,7 +292,7 @@ def request_to_messages(request: Json) -> Json:
         made["stop_sequences"] = as_list(request["stop"])
     system: list[Json] = []
     messages: list[Json] = []
-    for message in as_list(request.get("messages")):
+    for message in with_call_ids(as_list(request.get("messages"))):
         if message.get("role") in ("system", "developer"):
             system += [_cached(part, _text(part)) for part in as_list(message.get("content"))]
         else:
@@ -301,7 +304,9 @@ def request_to_messages(request: Json) -> Json:
         made["tools"] = [_tool_from_chat(tool) for tool in request["tools"]]
     choice = _choice_from_chat(request.get("tool_choice"))
     if request.get("parallel_tool_calls") is False and made.get("tools"):
-        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+        choice = choice or {"type": "auto"}
+        if choice["type"] != "none":  # that choice has no other field
+            choice = {**choice, "disable_parallel_tool_use": True}
     if choice is not None:
         made["tool_choice"] = choice
     if request.get("user") is not None:
@@ -333,7 +338,7 @@ def _blocks(content: Any) -> list[Json]:
 
 def _message_from_chat(message: Json) -> Json:
     role, content = message.get("role"), message.get("content")
-    if role in ("tool", "function"):
+    if role == "tool":
         answer: Json = {"type": "tool_result", "tool_use_id": message.get("tool_call_id")}
         found = content if isinstance(content, str) else [_block(part) for part in as_list(content)]
         return {"role": "user", "content": [{**answer, "content": found}]}
@@ -360,7 +365,7 @@ def _message_from_chat(message: Json) -> Json:
 
 
 def _cached(source: Any, made: Json) -> Json:
-    """Return a block with the mark of the part or tool that it was made of, as LiteLLM takes it."""
+    """Return a block with the ``cache_control`` of its source, as LiteLLM adds it to chat."""
     mark = cast("Json", source).get("cache_control") if isinstance(source, dict) else None
     return made if mark is None else {**made, "cache_control": mark}
 
@@ -446,6 +451,9 @@ def _has_cache_control(request: Json) -> bool:
 def lost_from_chat(request: Json) -> Iterator[str]:
     """Yield the names of a chat request's fields that Messages does not have."""
     yield from unsupported(request, {*_SAME, *_CONVERTED})
+    wanted = object_at(request, "response_format").get("type")
+    if wanted not in (None, "text", "json_schema"):
+        yield "response_format"  # JSON without a schema
     for message in as_list(request.get("messages")):
         if message.get("reasoning_content") and not signed_blocks(message):
             yield "reasoning_content"  # Anthropic accepts only reasoning that it signed

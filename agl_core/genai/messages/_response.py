@@ -11,6 +11,7 @@ from agl_core.genai._parts import (
     as_list,
     calls_in,
     count_at,
+    finish_reason_in,
     first_choice,
     function_of,
     is_signed,
@@ -58,7 +59,7 @@ def stop_of(choice: Json, *, called: bool) -> Json:
         choice: The choice.
         called: Whether its message has tool calls. Servers end a forced tool with ``stop``.
     """
-    reason = choice.get("finish_reason")
+    reason = finish_reason_in(choice)
     if called and reason not in ("length", "content_filter", None):
         return {"stop_reason": "tool_use", "stop_sequence": None}
     matched = choice.get("stop_reason")  # vLLM: the stop string that ended the text
@@ -84,7 +85,8 @@ def usage_to_messages(usage: Json) -> Json:
     """Return usage for Messages, where input tokens do not include tokens read from a cache."""
     cached = count_at(object_at(usage, "prompt_tokens_details"), "cached_tokens")
     made: Json = {
-        "input_tokens": count_at(usage, "prompt_tokens") - cached,
+        # Some servers count cached tokens apart.
+        "input_tokens": max(0, count_at(usage, "prompt_tokens") - cached),
         "output_tokens": count_at(usage, "completion_tokens"),
     }
     if cached:

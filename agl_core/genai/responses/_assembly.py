@@ -22,7 +22,8 @@ PIECES: Final = {
     "response.function_call_arguments": ("arguments", ""),
     "response.custom_tool_call_input": ("input", ""),
 }
-"""Field of an item's part that events of a kind fill, and the list that the part is in."""
+"""Field of an item's part that events of a kind fill, and the list that the part is in; without a
+list it is a field of the item itself."""
 _TYPES: Final = {
     "response.output_text": "output_text",
     "response.refusal": "refusal",
@@ -75,10 +76,10 @@ class ResponsesAssembler(Assembler):
             if kind == "response.failed":
                 self.error = error_of(self._response) or "the response failed"
         elif kind == "error" or (not kind and error_of(event)):
-            self.error = error_of(event) or str(event.get("message") or "unknown error")
+            self.error = error_of(event)
         elif "response" in event:
             self._response = object_at(event, "response")
-        if step == "delta":
+        if step == "delta" or (step == "done" and name in PIECES):
             self.started = True
 
     def _place_of(self, event: Json) -> int:
@@ -117,15 +118,16 @@ class ResponsesAssembler(Assembler):
         Some servers give an item another id there. It is found by its number among those of its
         type; one that was not streamed gets a place of its own.
         """
+        known = [self._ids.get(item.get("id") or "") for item in output]
         by_type: dict[Any, list[int]] = {}
-        for place in sorted(self._items):
+        for place in sorted(self._items.keys() - known):
             by_type.setdefault(self._items[place].get("type"), []).append(place)
         new = max(self._items, default=-1) + 1
         found: list[int] = []
-        for number, item in enumerate(output):
-            places = by_type.get(item.get("type"), [])
-            place = places.pop(0) if places else new + number
-            found.append(self._ids.get(item.get("id") or "", place))
+        for number, (item, place) in enumerate(zip(output, known, strict=True)):
+            places = by_type.get(item.get("type"))
+            unknown = places.pop(0) if place is None and places else new + number
+            found.append(unknown if place is None else place)
         return found
 
     def _piece(self, event: Json, name: str, step: str) -> None:
@@ -149,7 +151,8 @@ class ResponsesAssembler(Assembler):
                 continue
             field, where = PIECES[name]
             if not where:
-                item.setdefault("type", "function_call")
+                custom = field == "input"
+                item.setdefault("type", "custom_tool_call" if custom else "function_call")
                 item[field] = text
                 continue
             reasons = name.startswith("response.reasoning")

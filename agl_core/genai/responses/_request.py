@@ -22,9 +22,9 @@ from agl_core.genai._parts import (
     unsupported,
     write_arguments,
 )
-from agl_core.genai._turns import chat_turns, late_instructions
+from agl_core.genai._turns import chat_turns, late_instructions, with_call_ids
 from agl_core.genai._wire import Json
-from agl_core.genai.responses._tools import chat_tools, custom_arguments, hosted_tools
+from agl_core.genai.responses._tools import ToolForms, chat_tools, custom_arguments, lost_tools
 
 __all__ = [
     "lost_from_chat",
@@ -122,12 +122,13 @@ def request_from_responses(request: Json) -> Json:
         messages.append({"role": "system", "content": request["instructions"]})
     given = request.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
-    chat["messages"] = chat_turns([*messages, *_messages(items)])
-    tools, choice = _allowed(chat_tools(request), request.get("tool_choice"))
+    forms = ToolForms(request)
+    chat["messages"] = chat_turns([*messages, *_messages(items, forms)])
+    tools, choice = _allowed(chat_tools(request), request.get("tool_choice"), forms)
     if tools:
         chat["tools"] = tools
     if choice is not None and (tools or not request.get("tools")):
-        chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice)
+        chat["tool_choice"] = choice if isinstance(choice, str) else _choice_to_chat(choice, forms)
     if not tools:
         chat.pop("parallel_tool_calls", None)  # servers refuse it without tools
     effort = object_at(request, "reasoning").get("effort")
@@ -149,7 +150,7 @@ def request_from_responses(request: Json) -> Json:
     return chat
 
 
-def _messages(items: list[Any]) -> Iterator[Json]:
+def _messages(items: list[Any], forms: ToolForms) -> Iterator[Json]:
     """Yield a message for each item of the input; those of one turn are neighbours."""
     for item in items:
         kind = item.get("type") or "message"
@@ -159,7 +160,7 @@ def _messages(items: list[Any]) -> Iterator[Json]:
             arguments = write_arguments(item.get("arguments") or "")
             if kind == "custom_tool_call":
                 arguments = custom_arguments(item.get("input") or "")
-            function = {"name": item.get("name"), "arguments": arguments}
+            function = {"name": forms.name(item), "arguments": arguments}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             yield {"role": "assistant", "content": None, "tool_calls": [call]}
         elif kind in ("function_call_output", "custom_tool_call_output"):
@@ -204,12 +205,12 @@ def _part_to_chat(part: Json) -> Json:
     raise CodecError(f"chat has no equivalent of a content part of type {kind!r}")
 
 
-def _allowed(tools: list[Json], choice: Any) -> tuple[list[Json], Any]:
+def _allowed(tools: list[Json], choice: Any, forms: ToolForms) -> tuple[list[Json], Any]:
     """Return the tools that a choice allows, and the choice among them."""
     allowed = cast("Json", choice) if isinstance(choice, dict) else {}
     if allowed.get("type") != "allowed_tools":
         return tools, cast("Any", choice)
-    named = {one.get("name") for one in objects_in(allowed.get("tools"))}
+    named = {forms.name(one) for one in objects_in(allowed.get("tools"))}
     return [tool for tool in tools if tool["function"]["name"] in named], allowed.get("mode")
 
 
@@ -218,10 +219,10 @@ def _function(tool: Json) -> Json:
     return copy_keys(tool, {name: name for name in names})
 
 
-def _choice_to_chat(choice: Json) -> Json:
+def _choice_to_chat(choice: Json, forms: ToolForms) -> Json:
     if choice.get("type") not in ("function", "custom"):
         raise CodecError(f"chat has no equivalent of the tool choice {choice!r:.80}")
-    return {"type": "function", "function": {"name": choice.get("name")}}
+    return {"type": "function", "function": {"name": forms.name(choice)}}
 
 
 def _choice_from_chat(choice: Json) -> Json:
@@ -246,7 +247,7 @@ def request_to_responses(request: Json) -> Json:
     if limit is not None:
         made["max_output_tokens"] = limit
     items: list[Json] = []
-    for message in as_list(request.get("messages")):
+    for message in with_call_ids(as_list(request.get("messages"))):
         items += _items(message)
     made["input"] = items
     made["store"] = False  # a chat call stores nothing at the server
@@ -326,7 +327,7 @@ def _tool_from_chat(tool: Json) -> Json:
 def lost_to_chat(request: Json) -> Iterator[str]:
     """Yield the names of a Responses request's fields that chat does not have."""
     yield from (key for key in _UNSUPPORTED_BY_CHAT if request.get(key) is not None)
-    yield from (f"tools.{kind}" for kind in hosted_tools(request))
+    yield from (f"tools.{kind}" for kind in lost_tools(request))
     items = objects_in(request.get("input"))
     for item in items:
         if item.get("type") == "reasoning" and item.get("encrypted_content"):

@@ -2,19 +2,20 @@
 
 A custom tool takes free text: chat gets a function with one text parameter. A namespace groups
 functions: chat gets them one by one. Codex CLI offers both and runs them itself. Tools that run at
-the server are left out.
+the server are left out, and so is what else a namespace holds; both are named as lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from agl_core.genai._errors import CodecError
 from agl_core.genai._parts import as_list, copy_keys, object_at, objects_in, parse_arguments
 from agl_core.genai._wire import Json, dumps
 
-__all__ = ["CUSTOM_INPUT", "ToolForms", "chat_tools", "custom_arguments", "hosted_tools"]
+__all__ = ["CUSTOM_INPUT", "ToolForms", "chat_tools", "custom_arguments", "lost_tools"]
 
 CUSTOM_INPUT: Final = "input"
 """Name of the text parameter of the function that stands for a custom tool."""
@@ -31,8 +32,10 @@ _HOSTED: Final = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
-"""Tools that run at OpenAI. They are left out and named, since an agent can do without them: its
-own tools keep working."""
+"""Tools that run at OpenAI. They are left out, and the loss is reported, since an agent can do
+without them: its own tools keep working."""
+_OWN: Final = ("function", "custom")
+"""Types of tools that the agent runs."""
 _FUNCTION_KEYS: Final = {name: name for name in ("name", "description", "parameters", "strict")}
 
 
@@ -50,6 +53,12 @@ class ToolForms:
             self._forms = {name: form for name, form, _ in _functions(dict(request or {}))}
         except CodecError:  # such a request never became one of chat
             self._forms = {}
+        self._names = {(form.name, form.namespace): name for name, form in self._forms.items()}
+
+    def name(self, tool: Json) -> Any:
+        """Return the name in chat of the tool that a call or a choice of Responses names."""
+        name = tool.get("name")
+        return self._names.get((name, tool.get("namespace")), name)
 
     def item(self, name: str, arguments: str) -> Json:
         """Return the fields of a call's item that depend on its tool."""
@@ -74,9 +83,10 @@ def chat_tools(request: Json) -> list[Json]:
     return [{"type": "function", "function": function} for _, _, function in _functions(request)]
 
 
-def hosted_tools(request: Json) -> list[str]:
-    """Return the types of a request's tools that run at the server."""
-    return [str(tool.get("type")) for tool in _tools(request) if tool.get("type") in _HOSTED]
+def lost_tools(request: Json) -> list[str]:
+    """Return the types of a request's tools that chat does not get."""
+    members = chain.from_iterable(_members(tool) for tool in _tools(request))
+    return [str(tool.get("type")) for tool in members if tool.get("type") not in _OWN]
 
 
 def custom_arguments(text: Any) -> str:
@@ -88,25 +98,34 @@ def _tools(request: Json) -> list[Json]:
     return objects_in(as_list(request.get("tools")))
 
 
+def _members(tool: Json) -> list[Json]:
+    return objects_in(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
+
+
 def _functions(request: Json) -> Iterator[tuple[str, _Form, Json]]:
-    """Yield the name in chat, the form in Responses and the function in chat of each tool."""
-    taken: set[str] = set()
-    for tool in _tools(request):
-        kind, group = tool.get("type"), None
-        members = [tool]
-        if kind in _HOSTED:
-            continue
-        if kind not in ("function", "custom", "namespace"):
+    """Yield the name in chat, the form in Responses and the function in chat of each tool.
+
+    Only a member of a namespace may get another name in chat: the others keep theirs.
+    """
+    tools = _tools(request)
+    taken = {tool.get("name") for tool in tools if tool.get("type") in _OWN}
+    for tool in tools:
+        kind = tool.get("type")
+        if kind not in (*_OWN, *_HOSTED, "namespace"):
             raise CodecError(f"chat has no equivalent of OpenAI's tool {kind!r}")
-        if kind == "namespace":
-            group = str(tool.get("name"))
-            members = objects_in(tool.get("tools"))
-        for member in members:
-            if member.get("type") not in ("function", "custom"):
+        group = str(tool.get("name")) if kind == "namespace" else None
+        for member in _members(tool):
+            if member.get("type") not in _OWN:
                 continue
-            custom, own = member.get("type") == "custom", str(member.get("name"))
-            name = f"{group}__{own}" if group is not None and own in taken else own
-            taken.add(name)
+            own = member.get("name")
+            if not isinstance(own, str) or not own:
+                raise CodecError("a tool has no name")
+            name = own
+            if group is not None:
+                longer = (f"{group}__{own}{number}" for number in chain([""], count(2)))
+                name = next(one for one in chain([own], longer) if one not in taken)
+                taken.add(name)
+            custom = member.get("type") == "custom"
             made = _custom(member) if custom else copy_keys(member, _FUNCTION_KEYS)
             yield name, _Form(custom, own, group), {**made, "name": name}
 

@@ -15,8 +15,9 @@ from agl_core.genai import (
     translate_request,
     translate_response,
 )
+from agl_core.genai.responses._assembly import ResponsesAssembler
 
-from .server_streams import Json, assembled, calls_of, chunk, piece, through
+from .server_streams import Json, assembled, calls_of, chunk, fed, piece, through
 
 A, B = '{"path": "a.rs"}', '{"path": "b.rs"}'
 
@@ -318,6 +319,62 @@ def test_calls_of_codex_tools_come_back_in_their_form(streamed: bool):
     ]
 
 
+def group(name: str, *tools: Json) -> Json:
+    return {"type": "namespace", "name": name, "tools": [*tools]}
+
+
+def tool(name: Any, kind: str = "function") -> Json:
+    return {"type": kind, "name": name}
+
+
+@pytest.mark.parametrize(
+    ("tools", "names"),
+    [
+        ([group("a", tool("x")), tool("x")], ["a__x", "x"]),
+        ([tool("x"), tool("a__x"), group("a", tool("x"))], ["x", "a__x", "a__x2"]),
+        ([group("a", tool("x")), group("b", tool("x"))], ["x", "b__x"]),
+        ([group("a", tool("x", "custom"), tool("m", "mcp"))], ["x"]),
+    ],
+)
+def test_tools_of_namespaces_have_names_of_their_own_in_chat(tools: list[Json], names: list[str]):
+    request: Json = {"input": "hi", "tools": tools}
+    chat = translate_request("responses", "chat", request)
+    assert [one["function"]["name"] for one in chat["tools"]] == names
+    calls = [piece(i, f"c{i}", name, "{}") for i, name in enumerate(names)]
+    response = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    made = translate_response("chat", "responses", response, request)["output"]
+    offered = [
+        (g.get("name") if "tools" in g else None, t) for g in tools for t in g.get("tools", [g])
+    ]
+    wanted = [(space, one["name"]) for space, one in offered if one["type"] != "mcp"]
+    # A custom tool's call has no field for its namespace.
+    assert [one["name"] for one in made] == [name for _, name in wanted]
+    again = translate_request("responses", "chat", {**request, "input": made})
+    (message,) = again["messages"]
+    if all(one["type"] == "function_call" for one in made):
+        assert [call["function"]["name"] for call in message["tool_calls"]] == names
+    lost = ["tools.mcp"] if any(one["type"] == "mcp" for _, one in offered) else []
+    assert lost_in_request("responses", "chat", request) == lost
+
+
+def test_a_choice_of_a_tool_in_a_namespace_names_the_function_of_chat():
+    request: Json = {"input": "hi", "tools": [tool("x"), group("a", tool("x"), tool("y"))]}
+    one = {**tool("x"), "namespace": "a"}
+    chat = translate_request("responses", "chat", {**request, "tool_choice": one})
+    assert chat["tool_choice"]["function"]["name"] == "a__x"
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [one]}
+    chat = translate_request("responses", "chat", {**request, "tool_choice": allowed})
+    assert [each["function"]["name"] for each in chat["tools"]] == ["a__x"]
+
+
+@pytest.mark.parametrize(
+    "nameless", [tool(None), {"type": "function", "function": {"name": "f"}}, group("a", tool(""))]
+)
+def test_a_tool_without_a_name_is_refused(nameless: Json):
+    with pytest.raises(genai.CodecError, match="a tool has no name"):
+        translate_request("responses", "chat", {"input": "hi", "tools": [nameless]})
+
+
 @pytest.mark.parametrize("late", ["skills", [{"type": "text", "text": "skills"}]])
 def test_a_late_instruction_becomes_a_users_message(late: Any):
     request = {
@@ -377,3 +434,30 @@ def test_marks_for_the_cache_reach_anthropic():
     assert made["tools"][0]["cache_control"] == mark
     back = {"system": [part], "messages": []}
     assert lost_in_request("messages", "chat", back) == ["cache_control"]
+
+
+def test_a_text_that_comes_only_at_its_end_begins_the_answer():
+    done = {"type": "response.output_text.done", "output_index": 0, "text": "hi"}
+    assert fed("responses", [done]).started
+    other = {"type": "response.content_part.done", "output_index": 0}
+    assert not fed("responses", [other]).started
+
+
+def test_pieces_of_a_custom_tool_without_its_item_are_a_custom_call():
+    delta = {"type": "response.custom_tool_call_input.delta", "output_index": 0, "delta": "ls"}
+    output = fed("responses", [delta]).result()["output"]
+    assert [(item["type"], item["input"]) for item in output] == [("custom_tool_call", "ls")]
+
+
+def test_an_item_with_another_id_at_the_end_does_not_take_the_place_of_a_known_one():
+    def item(name: str) -> Json:
+        return {"type": "message", "id": name, "role": "assistant", "content": []}
+
+    added = [
+        {"type": "response.output_item.added", "output_index": i, "item": item(f"m{i}")}
+        for i in range(2)
+    ]
+    assembler = fed("responses", added)
+    assert isinstance(assembler, ResponsesAssembler)
+    assert assembler.places_of([item("m1"), item("new")]) == [1, 0]
+    assert assembler.places_of([item("m0"), item("new"), item("newer")]) == [0, 1, 4]

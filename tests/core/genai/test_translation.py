@@ -190,6 +190,8 @@ def test_round_trips_of_requests(other: Protocol, request: dict[str, Any]):
             **request,
             "messages": [without(message, "reasoning_content") for message in request["messages"]],
         }
+        if request.get("tool_choice") == "none":  # no call is made, so not two at once either
+            expected = without(expected, "parallel_tool_calls")
     assert back == expected
 
 
@@ -489,3 +491,63 @@ def test_fields_that_survive_a_round_trip_are_not_named_as_lost(
     thought = any("reasoning_content" in message for message in request["messages"])
     expected = ["reasoning_content"] if other == "messages" and thought else []
     assert lost_in_request("chat", other, request) == expected
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "run"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "made"),
+    [
+        (None, {"type": "auto", "disable_parallel_tool_use": True}),
+        ("required", {"type": "any", "disable_parallel_tool_use": True}),
+        ("none", {"type": "none"}),
+    ],
+)
+def test_calls_one_at_a_time_are_a_field_of_choices_that_call(choice: Any, made: Any):
+    request = {"messages": [], "tools": [TOOL], "parallel_tool_calls": False, "tool_choice": choice}
+    assert translate_request("chat", "messages", request)["tool_choice"] == made
+
+
+def test_the_choice_of_a_tool_that_was_left_out_is_left_out():
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    request: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [hosted, {"name": "run", "input_schema": {}}],
+        "tool_choice": {"type": "tool", "name": "web_search"},
+    }
+    assert "tool_choice" not in translate_request("messages", "chat", request)
+    request["tool_choice"]["name"] = "run"
+    assert translate_request("messages", "chat", request)["tool_choice"] == TOOL
+
+
+def test_json_without_a_schema_is_named_as_lost():
+    request = {"messages": [], "response_format": {"type": "json_object"}}
+    assert lost_in_request("chat", "messages", request) == ["response_format"]
+    assert lost_in_request("chat", "responses", request) == []
+
+
+@pytest.mark.parametrize("other", ["messages", "responses"])
+def test_calls_in_the_form_before_tools_get_ids(other: Protocol):
+    call = {"name": "run", "arguments": "{}"}
+    request = {
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": "function", "name": "run", "content": "1"},
+            {"role": "assistant", "content": None, "function_call": call},
+            {"role": "function", "name": "run", "content": "2"},
+        ]
+    }
+    chat = translate_request(other, "chat", translate_request("chat", other, request))
+    ids = [call["id"] for one in chat["messages"] for call in one.get("tool_calls", ())]
+    results = [(one["tool_call_id"], one["content"]) for one in chat["messages"][2::2]]
+    assert len(set(ids)) == 2
+    assert results == [(ids[0], "1"), (ids[1], "2")]
+
+
+def test_cached_tokens_that_are_counted_apart_leave_no_negative_count():
+    usage = {"prompt_tokens": 0, "prompt_tokens_details": {"cached_tokens": 5}}
+    made = translate_response("chat", "messages", {"choices": [], "usage": usage})["usage"]
+    assert made["input_tokens"] == 0
+    assert made["cache_read_input_tokens"] == 5

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import cancel_rollouts, run_batch, run_requests
+from agl_algorithm_kit import StoredRun, cancel_rollouts, read_batch, run_batch, run_requests
 from agl_core.adapter import Adapter
 from agl_core.algorithm import RolloutOutcome
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import InvalidArgumentError, RunFailedError, SpansEvictedError
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import LightningStore
 from agl_core.types import (
@@ -276,3 +276,52 @@ async def test_a_gain_is_paired_by_task() -> None:
     async with worker(store, {1: -1.0, 2: -2.0}.get):
         finished = await run_batch(store, [1, 2])
     assert crashed.gain_over(finished).mean == -0.5
+
+
+class Evicting(InMemoryLightningStore):
+    """A store that has evicted the spans of some rollouts."""
+
+    def __init__(self, *evicted: Any) -> None:
+        super().__init__()
+        self.evicted = evicted
+
+    async def query_spans(self, rollout_id: str, *args: Any, **options: Any) -> Any:
+        rollout = await self.get_rollout_by_id(rollout_id)
+        if rollout is not None and rollout.input in self.evicted:
+            raise SpansEvictedError(f"spans of {rollout_id} were evicted")
+        return await super().query_spans(rollout_id, *args, **options)
+
+
+async def test_a_reward_that_was_evicted_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    store = Evicting(1.0, "crash")
+    async with worker(store, lambda task: task if task != "crash" else None):
+        batch = await run_batch(store, [1.0, 0.5, "crash"])
+    assert [one.infrastructure for one in batch] == ["eviction of their spans", None, None]
+    assert [one.reward for one in batch.scored] == [0.5, None]
+    assert "1 of 3 failed by the eviction of their spans and are not scored" in caplog.text
+    async with worker(store, lambda task: task):
+        with pytest.raises(RunFailedError, match=r"all 1 rollouts .* let the store keep more"):
+            await run_batch(store, [1.0])
+
+
+async def test_rollouts_whose_spans_were_evicted_are_not_read_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Evicting("b")
+    run = await StoredRun.open(store, "night")
+    async with worker(store, lambda task: 0.5):
+        await run_batch(store, ["a", "b", "c"], run=run, name="first")
+    batch = await read_batch(store, "night")
+    assert [one.rollout.input for one in batch] == ["a", "c"]
+    assert "1 of 3 are left out after the eviction of their spans" in caplog.text
+
+
+async def test_what_an_adapter_raises_comes_as_it_is() -> None:
+    class Broken(Names):
+        def adapt(self, source: Any) -> list[str]:
+            raise LookupError("no such name")
+
+    store = InMemoryLightningStore()
+    async with worker(store, lambda task: 1.0):
+        with pytest.raises(LookupError, match="no such name"):
+            await run_batch(store, ["a", "b"], adapter=Broken())

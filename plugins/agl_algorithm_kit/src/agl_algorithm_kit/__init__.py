@@ -1,7 +1,8 @@
 """What algorithms share: batches, runs that can be resumed, and passes over a dataset."""
 
 from agl_algorithm_kit.baseline import Baseline
-from agl_algorithm_kit.batch import cancel_rollouts, read_batch, run_batch, run_requests
+from agl_algorithm_kit.batch import read_batch, run_batch, run_requests
+from agl_algorithm_kit.cancelling import cancel_rollouts
 from agl_algorithm_kit.config import BaselineConfig
 from agl_algorithm_kit.evaluation import Comparison, Evaluation
 from agl_algorithm_kit.records import checkpoints_under, count_rollouts, each_rollout, stored_runs

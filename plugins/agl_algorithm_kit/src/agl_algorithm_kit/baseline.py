@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agl_algorithm_kit.batch import cancel_rollouts
+from agl_algorithm_kit.cancelling import cancel_rollouts
 from agl_algorithm_kit.config import BaselineConfig
 from agl_core.algorithm import (
     FastAlgorithm,

@@ -14,16 +14,16 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agl_algorithm_kit.cancelling import cancel_all_rollouts, cancel_rollouts
 from agl_algorithm_kit.records import rollouts_of
 from agl_core.algorithm import BatchOutcome, RolloutOutcome, Run, show_progress
 from agl_core.emitter import find_final_reward
-from agl_core.errors import RunFailedError
+from agl_core.errors import RunFailedError, SpansEvictedError
 from agl_core.status import failed_by
 from agl_core.types import (
     FINISHED_STATUSES,
@@ -33,6 +33,7 @@ from agl_core.types import (
     Rollout,
     RolloutConfig,
     RolloutMode,
+    Span,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL = 0.5  # seconds between two updates of the progress display
 _READERS = 16  # outcomes read from the store at a time
-_CANCEL_TIMEOUT = 10.0  # seconds to cancel the rollouts that are left
+_EVICTION = "eviction of their spans"  # what hides the reward of a rollout that succeeded
 
 
 async def run_batch(
@@ -84,6 +85,8 @@ async def run_batch(
     Raises:
         InvalidArgumentError: The batch needs a name, or the run has another batch of this name.
         RunFailedError: The infrastructure failed every rollout.
+        StoreUnavailableError: The store does not answer.
+        Exception: What the adapter raised.
     """
     run = run or Run(store)
     if resources is not None and not isinstance(resources, str):
@@ -129,10 +132,13 @@ async def run_requests(
         is_enough: Called with the outcomes that are new; once it returns True, for instance since
             a budget is spent, the rollouts in the queue are cancelled. Those that run are waited
             for: which rollouts are left out must not depend on how long they take.
+
+    Raises:
+        Exception: As there.
     """
     run = run or Run(store)
     enqueued = await run.enqueue(requests, batch=name)
-    pending = {rollout.rollout_id for rollout in enqueued}
+    pending = dict.fromkeys(rollout.rollout_id for rollout in enqueued)
     ended: dict[str, Rollout] = {}
     outcomes: dict[str, RolloutOutcome] = {}
     deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -142,35 +148,26 @@ async def run_requests(
                 # Returns the moment all are done; the slice is for the progress display.
                 done = await run.wait_for_rollouts(list(pending), min(left, _PROGRESS_INTERVAL))
                 ended.update((rollout.rollout_id, rollout) for rollout in done)
-                pending.difference_update(ended)
+                pending = _without(pending, ended)
                 progress.update(len(ended), _failures(ended.values()))
                 # While the others run, so that the end of the batch does not wait for all of them.
                 found = await _read(store, done, adapter)
                 outcomes |= found
                 if is_enough is not None and found and is_enough(list(found.values())):
-                    withdrawn = await _withdraw(store, pending, adapter)
-                    outcomes |= withdrawn
-                    pending.difference_update(withdrawn)
+                    outcomes |= await _withdraw(store, pending, adapter)
+                    pending = _without(pending, outcomes)
+        if pending:
+            last = await _read(store, await cancel_all_rollouts(store, pending), adapter)
+            outcomes |= last
+            open_ones = sum(one.rollout.status == "cancelled" for one in last.values())
+            logger.warning(
+                "%s: %d of %d did not end in time", description, open_ones, len(enqueued)
+            )
     except BaseException:
         if not run.name:
             await cancel_rollouts(store, pending)
         raise
-    if pending:
-        outcomes |= await _withdraw(store, pending, adapter)
-        cancelled = await cancel_rollouts(store, pending.difference(outcomes))
-        outcomes |= await _read(store, cancelled, adapter)
-        logger.warning("%s: %d of %d did not end in time", description, len(pending), len(enqueued))
-    lost = Counter(one.infrastructure for one in outcomes.values() if one.infrastructure)
-    for what, count in lost.items():
-        logger.warning(
-            "%s: %d of %d failed by the %s and are not scored",
-            *(description, count, len(enqueued), what),
-        )
-    if enqueued and lost.total() == len(enqueued):
-        raise RunFailedError(
-            f"{description}: all {len(enqueued)} rollouts failed by the {next(iter(lost))}, also "
-            "when they were repeated; the attempts' errors say how"
-        )
+    _report_lost(description, list(outcomes.values()))
     return BatchOutcome(
         [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
@@ -181,6 +178,9 @@ async def run_requests(
 async def read_batch(store: LightningStore, run: str, batch: str | None = None) -> BatchOutcome:
     """Read the rollouts of a named run that have ended, in the order of their enrolment.
 
+    Rollouts that succeeded are left out if the store evicted their spans: nobody knows their
+    rewards. A warning says how many they are.
+
     Args:
         store: The store.
         run: Name of the run.
@@ -188,39 +188,24 @@ async def read_batch(store: LightningStore, run: str, batch: str | None = None) 
 
     Returns:
         The outcomes; their ``resources_id`` is None if the rollouts had different ones.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
     """
     found: list[Rollout] = []
     async for (name, _), rollout in rollouts_of(store, run):
         if batch in (None, name) and rollout.status in FINISHED_STATUSES:
             found.append(rollout)
     outcomes = await _read(store, found, None)
+    read = [outcomes[rollout.rollout_id] for rollout in found]
+    known = [one for one in read if one.infrastructure != _EVICTION]
+    if evicted := len(found) - len(known):
+        logger.warning("%d of %d are left out after the %s", evicted, len(found), _EVICTION)
     snapshots = {rollout.resources_id for rollout in found}
     return BatchOutcome(
-        [outcomes[rollout.rollout_id] for rollout in found],
+        known,
         snapshots.pop() if len(snapshots) == 1 else None,
     )
-
-
-async def cancel_rollouts(store: LightningStore, rollout_ids: Iterable[str]) -> list[Rollout]:
-    """Cancel those of these rollouts that are not finished; works in a cancelled task too.
-
-    Args:
-        store: The store of the rollouts.
-        rollout_ids: Ids of the rollouts.
-
-    Returns:
-        The rollouts after the cancellation, without those that the store gave no answer for
-        within 10 seconds.
-    """
-    waiting = list(rollout_ids)
-    rollouts: list[Rollout] = []
-    if not waiting:
-        return rollouts
-    with anyio.CancelScope(shield=True), anyio.move_on_after(_CANCEL_TIMEOUT):
-        rollouts += await store.wait_for_rollouts(rollout_ids=waiting, timeout=0)
-        for rollout_id in set(waiting).difference(rollout.rollout_id for rollout in rollouts):
-            rollouts.append(await store.update_rollout(rollout_id, status="cancelled"))
-    return rollouts
 
 
 async def _withdraw(
@@ -228,39 +213,92 @@ async def _withdraw(
 ) -> dict[str, RolloutOutcome]:
     """Cancel those of these rollouts that no runner has begun; return their outcomes by id."""
     queue = await store.query_rollouts(rollout_id_in=list(rollout_ids), status_in=["queuing"])
-    cancelled = [
-        await store.update_rollout(rollout.rollout_id, status="cancelled") for rollout in queue
-    ]
+    cancelled = await cancel_rollouts(store, [rollout.rollout_id for rollout in queue])
     outcomes = await _read(store, cancelled, adapter)
-    return {name: replace(one, started=False) for name, one in outcomes.items()}
+    for name, one in outcomes.items():
+        if one.started and one.rollout.status == "cancelled":
+            # A runner claimed it meanwhile. What has begun is measured, so it runs again.
+            await store.update_rollout(name, status="requeuing")
+    return {name: one for name, one in outcomes.items() if not one.started}
 
 
 async def _read(
     store: LightningStore, rollouts: Sequence[Rollout], adapter: Adapter[Any, Any] | None
 ) -> dict[str, RolloutOutcome]:
-    """Return the outcomes of finished rollouts by id; reads several at a time."""
+    """Return the outcomes of finished rollouts by id; reads several at a time.
+
+    Raises:
+        Exception: The first error of the store or the adapter; others are logged.
+    """
     outcomes: dict[str, RolloutOutcome] = {}
     limit = anyio.CapacityLimiter(_READERS)
 
     async def read(rollout: Rollout) -> None:
         async with limit:
-            spans = (await store.query_spans(rollout.rollout_id, "latest")).items
-            ended_badly = rollout.status in ("failed", "cancelled")
-            attempt = await store.get_latest_attempt(rollout.rollout_id) if ended_badly else None
-        adapted = adapter.adapt(spans) if adapter is not None and spans else None
-        outcomes[rollout.rollout_id] = RolloutOutcome(
-            rollout,
-            find_final_reward(spans),
-            spans,
-            adapted,
-            started=rollout.status != "cancelled" or attempt is not None,
-            infrastructure=None if attempt is None else failed_by(attempt),
-        )
+            outcomes[rollout.rollout_id] = await _read_one(store, rollout, adapter)
 
-    async with anyio.create_task_group() as group:
-        for rollout in rollouts:
-            group.start_soon(read, rollout)
+    try:
+        async with anyio.create_task_group() as group:
+            for rollout in rollouts:
+                group.start_soon(read, rollout)
+    except ExceptionGroup as errors:
+        for other in errors.exceptions[1:]:
+            logger.error("Another failure", exc_info=other)
+        raise errors.exceptions[0] from None
     return outcomes
+
+
+async def _read_one(
+    store: LightningStore, rollout: Rollout, adapter: Adapter[Any, Any] | None
+) -> RolloutOutcome:
+    """Return the outcome of a finished rollout; without its spans if the store evicted them."""
+    spans: Sequence[Span] = ()
+    is_evicted = False
+    try:
+        spans = (await store.query_spans(rollout.rollout_id, "latest")).items
+    except SpansEvictedError:
+        is_evicted = True
+    if rollout.status == "succeeded":
+        # A reward that nobody knows is not a missing one, which would count as a failure.
+        started, infrastructure = True, _EVICTION if is_evicted else None
+    else:
+        attempt = await store.get_latest_attempt(rollout.rollout_id)
+        started = rollout.status != "cancelled" or attempt is not None
+        infrastructure = None if attempt is None else failed_by(attempt)
+    return RolloutOutcome(
+        rollout,
+        find_final_reward(spans),
+        spans,
+        adapter.adapt(spans) if adapter is not None and spans else None,
+        started=started,
+        infrastructure=infrastructure,
+    )
+
+
+def _report_lost(description: str, outcomes: Sequence[RolloutOutcome]) -> None:
+    """Warn of rollouts that are not scored.
+
+    Raises:
+        RunFailedError: There are no others.
+    """
+    lost = Counter(one.infrastructure for one in outcomes if one.infrastructure)
+    for what, count in lost.items():
+        text = "%s: %d of %d failed by the %s and are not scored"
+        logger.warning(text, description, count, len(outcomes), what)
+    if not lost or lost.total() < len(outcomes):
+        return
+    what = next(iter(lost))
+    hint = "also when they were repeated; the attempts' errors say how"
+    if what == _EVICTION:
+        hint = "so no reward is known; let the store keep more, or choose one on disk"
+    raise RunFailedError(
+        f"{description}: all {len(outcomes)} rollouts failed by the {what}, {hint}"
+    )
+
+
+def _without(names: Iterable[str], others: Container[str]) -> dict[str, None]:
+    """Return the names that are not among others, in their order."""
+    return dict.fromkeys(name for name in names if name not in others)
 
 
 def _failures(ended: Iterable[Rollout]) -> str:

@@ -17,6 +17,7 @@ from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
 from agl_store_sqlite import SqliteLightningStore
 from agl_store_sqlite.schema import SCHEMA_VERSION
+from agl_store_sqlite.writer import _Write
 from agl_testing.database import inputs_after_a_fork
 
 
@@ -296,3 +297,51 @@ async def test_a_file_removed_under_the_store_is_noticed_by_the_next_write(tmp_p
         with pytest.raises(StoreDataError, match=r"store\.db: the file or its log was removed"):
             await store.enqueue_rollout("lost")
     await store.close()
+
+
+async def test_callers_whose_group_failed_get_errors_of_their_own(tmp_path):
+    store, goes_on = open_store(tmp_path / "store.db"), threading.Event()
+
+    def fail(tx):
+        raise sqlite3.OperationalError("out of luck")
+
+    first = asyncio.create_task(write(store, lambda tx: goes_on.wait(10)))
+    await asyncio.sleep(0)  # the writer has begun the group of one
+    later = [asyncio.create_task(write(store, operation)) for operation in (fail, fail)]
+    await asyncio.sleep(0)
+    goes_on.set()
+    errors = await asyncio.gather(first, *later, return_exceptions=True)
+    assert errors[0] is True
+    assert [type(error) for error in errors[1:]] == [StoreDataError, StoreDataError]
+    errors[1].add_note("of the first")
+    assert not hasattr(errors[2], "__notes__")
+    await store.close()
+
+
+async def test_a_transaction_that_cannot_be_rolled_back_fails_its_callers_and_all_later_ones(
+    tmp_path,
+):
+    store = open_store(tmp_path / "store.db")
+
+    def judge(action, what, *rest):
+        refused = action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK"
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
+
+    def fail(tx):
+        tx.connection.set_authorizer(judge)
+        raise sqlite3.OperationalError("out of luck")
+
+    for operation in (fail, lambda tx: None):
+        with pytest.raises(StoreDataError, match=r"cannot be rolled back .*; open the store again"):
+            await asyncio.wait_for(write(store, operation), 10)
+    await store.close()
+
+
+async def test_what_a_cancelled_caller_wrote_stands_if_the_store_was_closed_meanwhile(
+    tmp_path, caplog
+):
+    store = open_store(tmp_path / "store.db")
+    writer = store._sqlite.database.writer
+    await store.close()
+    writer._take_back(_Write(lambda tx: 1, None, True, lambda tx, result: None), 1)
+    assert "A write of a cancelled caller stands" in caplog.text

@@ -18,6 +18,7 @@ undo; its caller has not got a result yet.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import queue
@@ -142,8 +143,12 @@ class Writer:
 
     def _take_back(self, write: _Write[Any], result: Any) -> None:
         undo = write.undo
-        if undo is not None and result and not self._closed:
+        if undo is None or not result:
+            return
+        try:
             self.post(lambda tx: undo(tx, result))
+        except StoreDataError as error:
+            logger.warning("A write of a cancelled caller stands: %s", error)
 
     def close(self) -> None:
         """Finish what was submitted, then close the connection. Idempotent."""
@@ -183,9 +188,10 @@ class Writer:
             peers = self._remote.log(tx)
             tx.execute("COMMIT")
         except Exception as error:
-            if self._connection.in_transaction:
-                tx.execute("ROLLBACK")
-            if len(writes) == 1 or isinstance(error, sqlite3.OperationalError):
+            if not self._roll_back(tx):
+                self._fail(writes, self._failure or error)
+            elif len(writes) == 1 or isinstance(error, sqlite3.OperationalError):
+                # The file itself fails (busy, full): each write alone would fail, too.
                 self._fail(writes, self._named(error))
             else:
                 for write in writes:
@@ -207,9 +213,10 @@ class Writer:
                 # After a failed sync the kernel may drop the dirty pages and report the next sync
                 # as done (https://lwn.net/Articles/752063/), so no later write would be safe.
                 self._failure = StoreDataError(
-                    f"{self._path}: the disk cannot keep what was written ({error}); acknowledged "
-                    "writes are safe; open the store again once the disk is well"
+                    f"{self._path}: the disk cannot keep what was written ({error}); writes that "
+                    "were waited for before are safe; open the store again once the disk is well"
                 )
+                logger.error("%s", self._failure)
                 self._fail(writes, self._failure)
                 return
         # Before the answer, so that a caller finds what its write has caused.
@@ -217,12 +224,26 @@ class Writer:
         self._answer(writes, outcomes)
         self._remote.wake(peers)
 
+    def _roll_back(self, tx: Transaction) -> bool:
+        """Return whether the transaction that failed is over; no write is safe otherwise."""
+        try:
+            if self._connection.in_transaction:
+                tx.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            self._failure = StoreDataError(
+                f"{self._path}: a transaction that failed cannot be rolled back ({error}); open "
+                "the store again"
+            )
+            logger.error("%s", self._failure)
+        return self._failure is None
+
     def _is_removed(self) -> bool:
         # SQLite goes on writing to a file that has no name any more.
         return _identity(self._file) != self._identity or os.fstat(self._log).st_nlink == 0
 
     def _fail(self, writes: Sequence[_Write[Any]], error: Exception) -> None:
-        self._answer(writes, [_Failure(error)] * len(writes))
+        # Each caller gets an error of its own: it adds its traceback, and perhaps notes.
+        self._answer(writes, [_Failure(copy.copy(error).with_traceback(None)) for _ in writes])
 
     def _answer(self, writes: Sequence[_Write[Any]], outcomes: Sequence[Any]) -> None:
         """Hand the outcomes to the callers, with one wake-up per event loop."""

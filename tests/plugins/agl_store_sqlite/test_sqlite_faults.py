@@ -300,13 +300,18 @@ async def test_a_file_removed_under_the_store_is_noticed_by_the_next_write(tmp_p
 
 
 async def test_callers_whose_group_failed_get_errors_of_their_own(tmp_path):
-    store, goes_on = open_store(tmp_path / "store.db"), threading.Event()
+    store = open_store(tmp_path / "store.db")
+    began, goes_on = threading.Event(), threading.Event()
+
+    def wait(tx):
+        began.set()
+        return goes_on.wait(10)
 
     def fail(tx):
         raise sqlite3.OperationalError("out of luck")
 
-    first = asyncio.create_task(write(store, lambda tx: goes_on.wait(10)))
-    await asyncio.sleep(0)  # the writer has begun the group of one
+    first = asyncio.create_task(write(store, wait))
+    await asyncio.to_thread(began.wait, 10)
     later = [asyncio.create_task(write(store, operation)) for operation in (fail, fail)]
     await asyncio.sleep(0)
     goes_on.set()

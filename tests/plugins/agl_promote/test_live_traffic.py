@@ -15,7 +15,8 @@ import agl_promote.promotion as promotions
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import LightningStore, current_request_key, intercept
 from agl_core.types import EnqueueRolloutRequest, Span
-from agl_promote import LiveAssignment, LivePlan, LivePointer, LiveTrial, Promotion
+from agl_promote import Decision, LiveAssignment, LivePlan, LivePointer, LiveTrial, Promotion
+from agl_promote.traffic import trials_of, watch_state
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import REWARD, runner, with_prompts
 from tests.plugins.agl_promote.test_promotion import Kill, Killed, noise
@@ -205,6 +206,27 @@ async def test_a_version_that_gets_worse_after_its_promotion_is_rolled_back(stor
     assert live.history[-1]["why"] == "rolled back: night/v0 is shown to be better"
     assert live.trial is None
     assert promotion.recall("watch")["kind"] == "promote"
+    assert watch_state(promotion, live) == "rolled back"
+    with pytest.raises(InvalidArgumentError, match="nothing else was live"):
+        await live.roll_back(store, "by hand")
+
+
+async def test_a_watch_whose_verdict_comes_after_a_change_by_hand_has_ended(store: LightningStore):
+    promotion = await Promotion.create(store, live_plan(watch=30))
+    first = (await LivePointer.read(store, "booking")).beginning_with("night/v0", 0.0)
+    assert watch_state(promotion, first) is None
+    _, holdback = trials_of(promotion)
+    shown = Decision("promote", 0.1, 0.2, 100, {}, "shown")
+    await promotion.decide(shown, holdback)
+    live = await LivePointer.read(store, "booking")
+    assert watch_state(promotion, live) == "on"
+    await promotion.renew(watch=shown._asdict())
+    await promotion.release()
+    live = await live.point_to(store, "night/v1", "by hand")
+    served = await serve(store)
+    now = await LivePointer.read(store, "booking")
+    assert now == live, "nothing is rolled back"
+    assert watch_state(served, now) == "ended"
 
 
 async def test_an_open_episode_holds_back_those_after_it_until_its_deadline(

@@ -11,6 +11,8 @@ import pytest
 
 from agl_cli_kit import main
 from agl_core.types import PromptTemplate
+from agl_promote import Decision, LivePointer, Promotion
+from agl_promote.traffic import trials_of
 
 sqlite = pytest.importorskip("agl_store_sqlite")
 
@@ -94,6 +96,59 @@ def test_what_is_live_is_what_a_later_candidate_has_to_beat(capsys):
     again[again.index("night/v1")] = "night/v0"
     assert main(again) == 2
     assert "live:booking is night/v1, which the candidate has to beat" in capsys.readouterr().err
+
+
+LIVE = [*PLAN[:7], "--range", "0", "1", "--champion", "night/v0", "--live", "--deadline", "600"]
+NAME = ["train.toml", "--name", "booking"]
+
+
+async def promoted(path: Path) -> None:
+    """Leave a promotion as a process does that is killed as its watch is about to roll back."""
+    store = sqlite.SqliteLightningStore(path)
+    promotion = await Promotion.open(store, "booking")
+    await promotion.acquire()
+    shown = Decision("promote", 0.1, 0.2, 100, {}, "shown")
+    await promotion.decide(shown, trials_of(promotion)[1])
+    await promotion.renew(watch=shown._asdict(), watched=[[]] * 7)
+    await promotion.release()
+    await store.close()
+
+
+def test_a_candidate_that_the_watch_rolls_back_fails_the_check(folder, capsys):
+    assert main([*LIVE, "--watch", "20"]) == 0
+    asyncio.run(promoted(folder / "runs.db"))
+    capsys.readouterr()
+    assert main(["promote", "show", *NAME]) == 0
+    assert "7 episodes, the watch is on" in capsys.readouterr().out
+    assert main(["promote", "serve", *NAME, "--check", "--json"]) == 1
+    shown = said(capsys)
+    assert (shown["decision"], shown["live"]) == ("promote", "night/v0")
+    assert (shown["watch"], shown["rolled_back"]) == ("rolled back", True)
+    assert main(["promote", "serve", *NAME]) == 0  # without --check, as after any decision
+    assert "7 episodes, the watch is over: rolled back" in capsys.readouterr().out
+    assert main(["promote", "rollback", *NAME]) == 2
+    assert "nothing else was live as live:booking before night/v0" in capsys.readouterr().err
+
+
+def test_a_roll_back_during_a_trial_says_that_it_ends_the_trial(folder, capsys):
+    assert main(LIVE) == 0
+
+    async def begin() -> None:
+        store = sqlite.SqliteLightningStore(folder / "runs.db")
+        promotion = await Promotion.open(store, "booking")
+        live = (await LivePointer.read(store, "booking")).beginning_with("night/v0", 0.0)
+        await live.try_out(store, trials_of(promotion)[0])
+        await store.close()
+
+    asyncio.run(begin())
+    capsys.readouterr()
+    assert main(["promote", "rollback", *NAME, "--why", "too slow"]) == 0
+    assert capsys.readouterr().out == "the trial of night/v1 is over; live:booking is night/v0\n"
+    assert main(["promote", "show", *NAME, "--json"]) == 0
+    shown = said(capsys)
+    assert (shown["trial"], shown["watch"]) == (None, None)
+    assert shown["history"][-1]["resources_id"] == "night/v0"
+    assert shown["history"][-1]["why"] == "trial of night/v1 ended: too slow"
 
 
 def test_mistakes_are_one_line_and_say_what_to_do(folder, capsys):

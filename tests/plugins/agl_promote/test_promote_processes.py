@@ -253,11 +253,11 @@ def test_serve_is_killed_and_promotes_on_the_traffic_of_another_process(capsys):
     found = shown(capsys)
     assert found["decision"] == "promote"
     assert found["history"] == ["night/v0", "night/v1"]
-    assert (found["watched"], found["rolled_back"], found["trial"]) == (20, False, None)
+    assert (found["watched"], found["watch"], found["trial"]) == (20, "kept", None)
     assert main(["promote", "show", *NAME]) == 0
     out = capsys.readouterr().out
     assert "episodes" in out
-    assert "20 episodes, the old version is not shown better" in out
+    assert "20 episodes, the watch is over: the old version is not shown better" in out
     assert main(["promote", "run", *NAME]) == 2
     assert "is about live traffic: agl promote serve" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
-from agl_promote import Guardrail, LivePointer, Plan, Promotion, gain_at_least
+from agl_promote import Guardrail, LivePointer, Plan, Promotion, Trial, gain_at_least
 from agl_promote.known import earlier_uses, used_tasks
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
@@ -256,6 +256,43 @@ async def test_roll_back_and_forth():
     back = await second.roll_back(store, "worse on Monday")
     assert (back.resources_id, back.version) == ("night/v0", 3)
     assert [one["why"] for one in back.history] == ["the first", "better", "worse on Monday"]
+
+
+async def test_what_was_rolled_back_does_not_come_back():
+    store = await with_prompts(InMemoryLightningStore())
+    live = await LivePointer.read(store, "booking")
+    for resources_id in ("night/v0", "night/v1"):
+        live = await live.point_to(store, resources_id, "better")
+    live = await live.roll_back(store, "worse")
+    with pytest.raises(InvalidArgumentError, match="as live:booking before night/v0"):
+        await live.roll_back(store, "worse again")
+    live = await live.point_to(store, "night/v0", "by hand")
+    with pytest.raises(InvalidArgumentError, match="nothing else was live"):
+        await live.roll_back(store, "worse again")
+
+
+async def test_a_second_roll_back_leads_further_back():
+    store = await with_prompts(InMemoryLightningStore())
+    names = ["night/v0", "night/v1", "night/v2", "night/v3"]
+    for name in names[2:]:
+        prompt = PromptTemplate(template=name, engine="f-string")
+        await store.update_resources(name, {"prompt": prompt})
+    live = await LivePointer.read(store, "booking")
+    for resources_id in names[:3]:
+        live = await live.point_to(store, resources_id, "better")
+    live = await live.roll_back(store, "worse")
+    live = await live.try_out(store, Trial("booking", "t", "night/v1", "night/v3", 0.5))
+    live = await live.roll_back(store, "the trial is worse")
+    assert (live.resources_id, live.trial) == ("night/v1", None)
+    live = await live.point_to(store, "night/v3", "better")
+    backs: list[str | None] = []
+    for _ in range(2):
+        live = await (await LivePointer.read(store, "booking")).roll_back(store, "worse")
+        backs.append(live.resources_id)
+    assert backs == ["night/v1", "night/v0"]
+    served = await store.get_resources_by_id("live:booking")
+    assert served is not None
+    assert served.resources["prompt"].template == "night/v0"  # pyright: ignore
 
 
 async def test_a_store_without_compare_and_set_is_refused(plan):

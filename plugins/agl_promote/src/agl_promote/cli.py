@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,11 +16,20 @@ from agl_promote.plan_command import plan
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
-    from agl_promote.pointer import LivePointer
     from agl_promote.promotion import Promotion
 
+_WATCH: Final = {
+    "on": "the watch is on",
+    "kept": "the watch is over: the old version is not shown better",
+    "rolled back": "the watch is over: rolled back",
+    "ended": "the watch is over: what is live was changed",
+}
+"""What people read about each state of the watch."""
+
 check_option = click.option(
-    "--check", is_flag=True, help="Exit with 1 unless the candidate is promoted."
+    "--check",
+    is_flag=True,
+    help="Exit with 1 unless the candidate is promoted, and the watch keeps it.",
 )
 
 
@@ -84,7 +93,7 @@ def run(
     if trainer.interrupted:
         click.echo(f"resume it: agl promote run {file} --name {name}", err=as_json)
         return INTERRUPTED
-    return int(check and shown["decision"] != "promote")
+    return int(check and not _is_promoted(shown))
 
 
 @promote.command(epilog="Example: agl promote serve train.toml --name booking")
@@ -123,7 +132,7 @@ def serve(file: Path, name: str, check: bool, as_json: bool, overrides: Sequence
     if interrupted:
         click.echo(f"resume it: agl promote serve {file} --name {name}", err=as_json)
         return INTERRUPTED
-    return int(check and shown["decision"] != "promote")
+    return int(check and not _is_promoted(shown))
 
 
 @promote.command(epilog="Example: agl promote show train.toml --name booking --json")
@@ -147,25 +156,34 @@ def show(file: Path, name: str, as_json: bool, overrides: Sequence[str]) -> None
 @click.option("--why", default="by hand", show_default=True, help="Reason, for the history.")
 @set_option
 def rollback(file: Path, name: str, why: str, overrides: Sequence[str]) -> None:
-    """Make live again what was live before; a trial that is on ends."""
+    """Make live again what was live before; of a candidate in a trial, only end the trial.
+
+    Repeated, it makes live what was live before that.
+    """
     from agl_promote.pointer import LivePointer
 
-    async def back(store: LightningStore) -> LivePointer:
-        return await (await LivePointer.read(store, name)).roll_back(store, f"rolled back: {why}")
+    async def back(store: LightningStore) -> str:
+        live = await LivePointer.read(store, name)
+        if live.tried is not None:
+            await live.roll_back(store, f"trial of {live.tried} ended: {why}")
+            return f"the trial of {live.tried} is over; live:{name} is {live.resources_id}"
+        now = await live.roll_back(store, f"rolled back: {why}")
+        return f"live:{name} is {now.resources_id} again"
 
     with opened(file, overrides) as (_, trainer):
-        live = asyncio.run(back(trainer.store))
-    click.echo(f"live:{name} is {live.resources_id} again")
+        said = asyncio.run(back(trainer.store))
+    click.echo(said)
 
 
 async def _facts(store: LightningStore, promotion: Promotion[Any]) -> dict[str, Any]:
     from agl_promote.known import earlier_uses
-    from agl_promote.plan import Plan
+    from agl_promote.plan import LivePlan, Plan
     from agl_promote.pointer import LivePointer
+    from agl_promote.traffic import watch_state
 
     plan, decision = promotion.plan, promotion.decision
     live = await LivePointer.read(store, plan.name)
-    watch = promotion.recall("watch")
+    watch = watch_state(promotion, live) if isinstance(plan, LivePlan) else None
     uses = await earlier_uses(store, plan.tasks) if isinstance(plan, Plan) else {}
     return {
         "name": plan.name,
@@ -181,11 +199,16 @@ async def _facts(store: LightningStore, promotion: Promotion[Any]) -> dict[str, 
         "guardrails": {} if decision is None else dict(decision.guardrails),
         "uses": {name: shared for name, shared in uses.items() if name != plan.name},
         "watched": len(promotion.recall("watched", [])),
-        "rolled_back": watch is not None and watch["kind"] == "promote",
+        "watch": watch,
+        "rolled_back": watch == "rolled back",
         "live": live.resources_id,
         "trial": None if live.trial is None else live.trial._asdict(),
         "history": live.history,
     }
+
+
+def _is_promoted(shown: dict[str, Any]) -> bool:
+    return shown["decision"] == "promote" and shown["watch"] in (None, "kept")
 
 
 def _print_facts(shown: dict[str, Any], as_json: bool) -> None:
@@ -203,9 +226,8 @@ def _print_facts(shown: dict[str, Any], as_json: bool) -> None:
     if shown["uses"]:
         used = ", ".join(f"{shared} of {name}" for name, shared in shown["uses"].items())
         rows.append(["tasks also in", used])
-    if shown["watched"]:
-        verdict = "rolled back" if shown["rolled_back"] else "the old version is not shown better"
-        rows.append(["watched", f"{shown['watched']} episodes, {verdict}"])
+    if shown["watch"]:
+        rows.append(["watched", f"{shown['watched']} episodes, {_WATCH[shown['watch']]}"])
     if shown["trial"]:
         share = shown["trial"]["share"]
         rows.append(["traffic", f"{share:.0%} {shown['candidate']}, rest {shown['champion']}"])

@@ -26,7 +26,8 @@ class LivePointer(NamedTuple):
     Attributes:
         name: The name.
         version: Counts its changes; 0 if nothing is live.
-        history: Its changes, oldest first: ``resources_id``, ``at`` (epoch seconds), ``why``.
+        history: Its changes, oldest first: ``resources_id``, ``at`` (epoch seconds), ``why``, and
+            ``back_to`` of a roll-back: the index of the change that it went back to.
         trial: The trial that is on.
     """
 
@@ -39,6 +40,12 @@ class LivePointer(NamedTuple):
     def resources_id(self) -> str | None:
         """The snapshot that it holds; None if nothing is live."""
         return self.history[-1]["resources_id"] if self.history else None
+
+    @property
+    def tried(self) -> str | None:
+        """The candidate of the trial that is on, unless it is live and a holdback is tried."""
+        on = self.trial
+        return on.candidate if on is not None and on.champion == self.resources_id else None
 
     @classmethod
     async def read(cls, store: LightningStore, name: str) -> LivePointer:
@@ -86,17 +93,45 @@ class LivePointer(NamedTuple):
     async def roll_back(self, store: LightningStore, why: str) -> LivePointer:
         """End the trial of a candidate that is not live; else make live what was live before.
 
+        What was rolled back does not come back: a second roll-back leads to what was live before
+        the version that the first one led to.
+
+        Args:
+            store: The store.
+            why: For the history, also of a trial that ends.
+
         Raises:
             InvalidArgumentError: Nothing was.
             ConfigError: What is live was changed since it was read.
         """
-        if self.trial is not None and self.trial.champion == self.resources_id:
-            return await self.try_out(store, None)
-        earlier = [one["resources_id"] for one in self.history]
-        before = next((one for one in reversed(earlier) if one != self.resources_id), None)
+        place = self._place_of(len(self.history) - 1)
+        if self.tried is not None:
+            return await self._back_to(place, why).try_out(store, None)
+        before = self._before(place)
         if before is None:
-            raise InvalidArgumentError(f"nothing else was live as live:{self.name}")
-        return await self.point_to(store, before, why)
+            raise InvalidArgumentError(
+                f"nothing else was live as live:{self.name} before {self.resources_id or 'now'}"
+            )
+        resources_id = self.history[before]["resources_id"]
+        return await self._back_to(before, why)._write(store, resources_id)
+
+    def _back_to(self, place: int, why: str) -> LivePointer:
+        """Return it with what a change of its history made live, and without a trial."""
+        resources_id = self.history[place]["resources_id"]
+        entry = {"resources_id": resources_id, "at": time.time(), "why": why, "back_to": place}
+        return self._replace(history=[*self.history, entry], trial=None)
+
+    def _place_of(self, index: int) -> int:
+        """Return where a change stands in its history: of a roll-back, where it went back to."""
+        return self.history[index].get("back_to", index) if index >= 0 else index
+
+    def _before(self, place: int) -> int | None:
+        """Return the last change before another one that made something else live."""
+        while place > 0:
+            place = self._place_of(place - 1)
+            if self.history[place]["resources_id"] != self.resources_id:
+                return place
+        return None
 
     async def _write(self, store: LightningStore, source: str) -> LivePointer:
         """Replace the version that was read by this one, with the resources of a snapshot."""

@@ -212,8 +212,7 @@ class Promotion(Generic[P]):
         if decision is None or decision.kind != "promote":
             return
         live = await LivePointer.read(self.store, plan.name)
-        why = f"promotion {plan.name} {self.digest}"
-        if any(one["why"] == why for one in live.history):
+        if self.is_applied(live):
             return
         if live.version != self.recall("live_version", plan.champion_version):
             raise ConfigError(
@@ -221,7 +220,16 @@ class Promotion(Generic[P]):
                 "another champion; plan again"
             )
         live = live.beginning_with(plan.champion, self._state["planned"])
-        await live.point_to(self.store, plan.candidate, why, then)
+        await live.point_to(self.store, plan.candidate, self._why, then)
+
+    def is_applied(self, live: LivePointer) -> bool:
+        """Return whether the candidate went live."""
+        return any(one["why"] == self._why for one in live.history)
+
+    @property
+    def _why(self) -> str:
+        """What the history of what is live says of this promotion."""
+        return f"promotion {self.plan.name} {self.digest}"
 
     async def _write(self) -> bool:
         async with self._writing:

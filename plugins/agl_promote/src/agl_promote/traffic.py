@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
@@ -30,7 +30,7 @@ from agl_promote.trial import LIVE, Trial
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["LiveTrial"]
+__all__ = ["LiveTrial", "WatchState", "trials_of", "watch_state"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,11 @@ _PAGE: Final = 1000
 """Rollouts per query: one round trip for the traffic of minutes."""
 _OVERLAP: Final = 200
 """Rollouts that are read again: on a shared database one may appear before those that were read."""
+
+
+WatchState = Literal["on", "kept", "rolled back", "ended"]
+"""Of the watch after a promotion. ``kept``: it is over, and the old version was not shown to be
+better. ``ended``: what is live was changed, so the watch neither keeps nor rolls back."""
 
 
 class LiveTrial:
@@ -54,9 +59,7 @@ class LiveTrial:
     def __init__(self, promotion: Promotion[LivePlan], look_seconds: float = 2.0) -> None:
         self._promotion = promotion
         self._look_seconds = look_seconds
-        plan, label = promotion.plan, f"{promotion.plan.name}:{promotion.digest[:12]}"
-        self._trial = Trial(plan.name, label, plan.champion, plan.candidate, plan.share)
-        self._holdback = self._trial._replace(id=f"{label}:holdback", share=1 - plan.holdback)
+        self._trial, self._holdback = trials_of(promotion)
 
     async def run(self) -> None:
         """Follow the traffic until the decision; after a promotion, until the watch is over.
@@ -102,8 +105,7 @@ class LiveTrial:
             await promotion.renew(watch=_as_state(verdict), watched=rows)
         live = await LivePointer.read(promotion.store, plan.name)
         if live.trial == self._holdback and promotion.recall("watch")["kind"] == "promote":
-            why = f"rolled back: {plan.champion} is shown to be better"
-            await live.point_to(promotion.store, plan.champion, why)
+            await live.roll_back(promotion.store, _why_back(plan))
         await self._end(self._holdback)
 
     async def _end(self, trial: Trial) -> None:
@@ -262,6 +264,36 @@ class _Queue:
                 "needs agl-promote, and with_installed(store) if it is not a store server",
                 rollout.rollout_id,
             )
+
+
+def watch_state(promotion: Promotion[LivePlan], live: LivePointer) -> WatchState | None:
+    """Return the state of the watch over what a promotion made live; None if there is no watch.
+
+    Args:
+        promotion: The promotion.
+        live: What is live under its name.
+    """
+    if not promotion.plan.watch or not promotion.is_applied(live):
+        return None
+    _, holdback = trials_of(promotion)
+    if live.trial == holdback:
+        return "on"
+    if any(one["why"] == _why_back(promotion.plan) for one in live.history):
+        return "rolled back"
+    verdict = promotion.recall("watch")
+    return "kept" if verdict is not None and verdict["kind"] == "keep" else "ended"
+
+
+def trials_of(promotion: Promotion[LivePlan]) -> tuple[Trial, Trial]:
+    """Return the trial of a promotion, and the one in which a holdback stays on the old version."""
+    plan, label = promotion.plan, f"{promotion.plan.name}:{promotion.digest[:12]}"
+    trial = Trial(plan.name, label, plan.champion, plan.candidate, plan.share)
+    return trial, trial._replace(id=f"{label}:holdback", share=1 - plan.holdback)
+
+
+def _why_back(plan: LivePlan) -> str:
+    """Return what the history of what is live says of a roll-back by the watch."""
+    return f"rolled back: {plan.champion} is shown to be better"
 
 
 async def _count(store: LightningStore) -> int:

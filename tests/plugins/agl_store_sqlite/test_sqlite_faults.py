@@ -263,16 +263,16 @@ async def test_a_filter_takes_40000_ids(tmp_path):
     await store.close()
 
 
-async def test_a_damaged_rollout_leaves_the_queue_and_the_others_go_on(tmp_path):
+@pytest.mark.parametrize("config", ["x'7b22'", "CAST('{\"max_attempts\":0}' AS BLOB)"])
+async def test_a_damaged_rollout_leaves_the_queue_and_the_others_go_on(tmp_path, config):
     store = open_store(tmp_path / "store.db", scan_debounce_seconds=0.0)
     first, damaged, last = [await store.enqueue_rollout(number) for number in range(3)]
-    config = RolloutConfig(timeout_seconds=1000.0)
-    running = await store.start_rollout("runs", config=config)
+    running = await store.start_rollout("runs", config=RolloutConfig(timeout_seconds=1000.0))
     ids = [damaged.rollout_id, running.rollout_id]
     await write(
         store,
         lambda tx: [
-            tx.execute("UPDATE rollouts SET config = x'7b22' WHERE rollout_id = ?", (name,))
+            tx.execute(f"UPDATE rollouts SET config = {config} WHERE rollout_id = ?", (name,))
             for name in ids
         ],
     )

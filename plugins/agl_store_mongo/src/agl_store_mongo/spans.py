@@ -33,10 +33,10 @@ class Spans:
     async def append(self, spans: Sequence[EncodedSpan], arrived: Decide) -> list[EncodedSpan]:
         """Store spans; see :meth:`agl_store_kit.StorageBackend.append_spans`."""
         records = await self._records_of(spans)
-        by_key = {
-            (span.rollout_id, span.attempt_id, span.span_id): span for span in reversed(spans)
-        }
-        unique = list(by_key.values())[::-1]
+        by_key: dict[tuple[str, str, str], EncodedSpan] = {}
+        for span in spans:
+            by_key.setdefault((span.rollout_id, span.attempt_id, span.span_id), span)
+        unique = list(by_key.values())
         for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in unique):
             arrived(
                 records[rollout_id].state(attempt_id)

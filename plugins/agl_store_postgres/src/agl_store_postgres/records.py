@@ -1,7 +1,7 @@
 r"""Rows and records: the columns of each record, and records built from rows.
 
 Records are built without validation, because the rows were written from validated records. Columns
-of JSON are ``bytea``: ``json`` and ``jsonb`` refuse NaN, and ``jsonb`` refuses ``\\u0000``.
+of JSON are ``bytea``: ``json`` and ``jsonb`` refuse NaN, and ``jsonb`` refuses ``\u0000``.
 """
 
 from __future__ import annotations
@@ -47,20 +47,42 @@ __all__ = [
 Row = Sequence[Any]
 
 ROLLOUT_FIELDS: Final = (
-    *("rollout_id", "input", "start_time", "end_time", "mode", "resources_id", "status"),
-    *("config", "metadata"),
+    "rollout_id",
+    "input",
+    "start_time",
+    "end_time",
+    "mode",
+    "resources_id",
+    "status",
+    "config",
+    "metadata",
 )
 ATTEMPT_FIELDS: Final = (
-    *("rollout_id", "attempt_id", "sequence_id", "start_time", "end_time", "status", "worker_id"),
-    *("last_heartbeat_time", "metadata"),
+    "rollout_id",
+    "attempt_id",
+    "sequence_id",
+    "start_time",
+    "end_time",
+    "status",
+    "worker_id",
+    "last_heartbeat_time",
+    "metadata",
 )
 WORKER_FIELDS: Final = tuple(Worker.model_fields)
 RESOURCES_FIELDS: Final = ("resources_id", "create_time", "update_time", "version", "resources")
 SPAN_FIELDS: Final = (
-    *("attempt_id", "sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time"),
-    *("end_time", "payload"),
+    "attempt_id",
+    "sequence_id",
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "name",
+    "start_time",
+    "end_time",
+    "payload",
 )
 LATEST_RESOURCES: Final = "WHERE touched > 0 ORDER BY touched DESC LIMIT 1"
+"""``touched`` orders snapshots by their last write; below 0 is one that was never the latest."""
 NO_PAYLOAD_COLUMNS: Final = (
     "r.rollout_id, NULL::bytea, r.start_time, r.end_time, r.mode, r.resources_id, r.status, "
     "r.config, NULL::bytea"
@@ -95,21 +117,29 @@ def searchable(text: str | None) -> str | None:
 
 
 def _decode(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Replace JSON by its value; ``config`` becomes a model.
+
+    Raises:
+        StoreDataError: The row is damaged; the message names it.
+    """
+    name = ""
     try:
         for name in names:
             if values[name] is not None:
                 values[name] = from_json(values[name])
+            if name == "config":
+                values[name] = RolloutConfig.model_validate(values[name])
     except ValueError as error:
-        raise StoreDataError(f"a stored {name} cannot be read: {error}") from error
+        row_id = next(iter(values.values()))
+        message = f"the stored {name} of {row_id} cannot be read: {error}"
+        raise StoreDataError(message) from error
     return values
 
 
 def rollout_from(row: Row) -> Rollout:
     """Build a rollout from a row that begins with :data:`ROLLOUT_FIELDS`."""
     values = dict(zip(ROLLOUT_FIELDS, row, strict=False))
-    _decode(values, "input", "config", "metadata")
-    values["config"] = RolloutConfig.model_validate(values["config"])
-    return construct(Rollout, values)
+    return construct(Rollout, _decode(values, "input", "config", "metadata"))
 
 
 def attempt_from(row: Row) -> Attempt:

@@ -101,6 +101,10 @@ def _decoded(value: bytes | None, decode: Callable[[bytes], Any] = from_json) ->
         raise damaged(error) from error
 
 
+def _config_from(value: bytes) -> RolloutConfig:
+    return RolloutConfig.model_validate(from_json(value))
+
+
 def rollout_from(row: Row) -> Rollout:
     """Build a rollout from a row that begins with :data:`ROLLOUT_COLUMNS`."""
     return construct(
@@ -113,7 +117,7 @@ def rollout_from(row: Row) -> Rollout:
             "mode": row[4],
             "resources_id": row[5],
             "status": row[6],
-            "config": RolloutConfig.model_validate(_decoded(row[7])),
+            "config": _decoded(row[7], _config_from),
             "metadata": _decoded(row[8]),
         },
     )

@@ -43,7 +43,7 @@ class SpanTests(StoreTests):
         await store.add_span(span_of(claimed, attributes=odd))
         (read,) = await store.query_spans(claimed.rollout_id)
         assert read.attributes["scores"] in ([0.5, -math.inf], "[0.5,-Infinity]")
-        # A list of such numbers alone, and one by itself, may come back as text.
+        # A list with such a number, and such a number by itself, may come back as text.
         assert str(read.attributes["all"]) in ("[nan]", "['NaN']")
         assert str(read.attributes["one"]) in ("inf", "Infinity")
 
@@ -91,6 +91,16 @@ class SpanTests(StoreTests):
             other.span_id
         ]
         assert len(await store.query_spans(claimed.rollout_id)) == 2
+
+    async def test_the_first_of_equal_spans_in_a_batch_keeps_its_place(self, store: LightningStore):
+        claimed = await claim(store)
+        a = span_of(claimed, 1, name="a", span_id="0a" * 8)
+        b = span_of(claimed, 1, name="b", span_id="0b" * 8)
+        again = a.model_copy(update={"name": "again"})
+        stored = await store.add_many_spans([a, b, again])
+        assert [span.name for span in stored] == ["a", "b"]
+        # Equal sequence ids: the order of arrival decides.
+        assert [span.name for span in await store.query_spans(claimed.rollout_id)] == ["a", "b"]
 
     async def test_what_a_batch_returns_is_what_it_stored(self, store: LightningStore):
         a, b = await claim(store, "a"), await claim(store, "b")
@@ -198,7 +208,7 @@ class SpanTests(StoreTests):
         await store.add_span(span_of(other, 1, name="a", trace_id="0f" * 16))
         page = await store.query_spans(claimed.rollout_id, **filters)
         assert [span.name for span in page] == expected
-        paging = {"limit", "offset"} & set(filters) and "span_id" not in filters
+        paging = not {"limit", "offset"}.isdisjoint(filters) and "span_id" not in filters
         assert page.total == (3 if paging else len(expected))
 
     async def test_unknown_ids_have_no_spans(self, store: LightningStore):

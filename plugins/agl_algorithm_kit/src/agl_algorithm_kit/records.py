@@ -46,12 +46,19 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
 
 
 async def each_rollout(
-    store: LightningStore, mode_in: Sequence[RolloutMode] | None = None
+    store: LightningStore,
+    mode_in: Sequence[RolloutMode] | None = None,
+    status_in: Sequence[RolloutStatus] | None = None,
 ) -> AsyncIterator[Rollout]:
-    """Yield the rollouts of a store, or those of some modes; reads them in pages."""
+    """Yield the rollouts of a store, or those of some modes and statuses; reads them in pages.
+
+    Pages move when a rollout leaves a status meanwhile, so ask again for those that are left.
+    """
     offset, total = 0, 1
     while offset < total:
-        page = await store.query_rollouts(mode_in=mode_in, limit=PAGE, offset=offset)
+        page = await store.query_rollouts(
+            mode_in=mode_in, status_in=status_in, limit=PAGE, offset=offset
+        )
         for rollout in page:
             yield rollout
         offset, total = offset + PAGE, page.total

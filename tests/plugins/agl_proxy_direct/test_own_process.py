@@ -21,10 +21,11 @@ import psutil
 import pytest
 
 from agl_core import semconv
-from agl_core.errors import LaunchError
+from agl_core.errors import LaunchError, StoreDataError
 from agl_core.metrics import recording
 from agl_core.types import AttemptedRollout
-from agl_proxy_direct import DirectProxy, UpstreamSpec
+from agl_proxy_direct import DirectProxy, UpstreamSpec, own_process
+from agl_proxy_direct.link import Link
 from agl_scripted import Reply, ScriptedModels
 from agl_serving import mint_token
 from agl_store_memory import InMemoryLightningStore
@@ -190,6 +191,50 @@ async def test_a_process_that_cannot_start_is_an_error(
         await proxy.start()
     assert not proxy.is_running()
     assert running_below(WORKER) == []
+
+
+async def test_a_start_that_is_given_up_leaves_no_process(store: InMemoryLightningStore):
+    proxy = DirectProxy(store=store, model_list=[], launch_mode="mp")
+    starting = asyncio.ensure_future(proxy.start())
+    async with asyncio.timeout(20):
+        while not running_below(WORKER):
+            await asyncio.sleep(0.005)  # a process that is started sends no event
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert running_below(WORKER) == []
+
+
+async def test_an_order_that_a_silent_process_does_not_take_is_an_error(
+    serve: Any, backend: Any, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+):
+    proxy = await serve(backend(models), launch_mode="mp")
+    monkeypatch.setattr(own_process, "_CALL_SECONDS", 0.2)
+    worker = worker_of(os.getpid())
+    worker.suspend()
+    with pytest.raises(LaunchError, match=r"has not answered for 0\.2 s"):
+        proxy.set_model_version("7")
+    worker.resume()
+    await proxy.stop()
+    assert not worker.is_running()
+
+
+async def test_the_process_ends_although_it_cannot_stop_in_order(
+    serve: Any, backend: Any, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+):
+    request = Link.request
+
+    async def fail(link: Link, name: str, *arguments: Any) -> Any:
+        if name == "stop":
+            raise StoreDataError("a task of the process failed")
+        return await request(link, name, *arguments)
+
+    proxy = await serve(backend(models), launch_mode="mp")
+    worker = worker_of(os.getpid())
+    monkeypatch.setattr(Link, "request", fail)
+    with pytest.raises(StoreDataError):
+        await proxy.stop()
+    assert not worker.is_running()
 
 
 PROGRAM = """

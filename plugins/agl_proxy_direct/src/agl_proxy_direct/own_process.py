@@ -87,7 +87,8 @@ class OwnProcess:
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stopping = False
         self._failed = False
-        # The stores' calls of a proxy in a thread come from a thread of its own, too.
+        # Calls of the store come from it, as they come from the server's thread of a proxy that
+        # runs in a thread.
         self._thread = threading.Thread(target=self._run, name="agl-server-link", daemon=True)
 
     async def start(self) -> None:
@@ -97,28 +98,46 @@ class OwnProcess:
             LaunchError: It did not start.
         """
         self._thread.start()
-        await asyncio.wrap_future(self._started)
+        try:
+            await asyncio.wrap_future(self._started)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.stop())  # nobody has this object yet who could stop it
+            raise
 
     async def stop(self) -> None:
         """Let the process finish calls and store spans, and end it."""
         self._stopping = True
         link = self._link
         serves = self._thread.is_alive() and link is not None and link.done()
-        if serves and link is not None and link.exception() is None:
-            stop = self._in_thread(link.result().request("stop"))
-            with contextlib.suppress(LinkClosedError, TimeoutError):
-                async with asyncio.timeout(self._stop_seconds):
-                    await asyncio.wrap_future(stop)
-        while self._thread.is_alive():  # it may just have started the process again
-            await asyncio.to_thread(self._end_process)
-            await asyncio.to_thread(self._thread.join, 1.0)
+        try:
+            if serves and link is not None and link.exception() is None:
+                stop = self._in_thread(link.result().request("stop"))
+                with contextlib.suppress(LinkClosedError, TimeoutError):
+                    async with asyncio.timeout(self._stop_seconds):
+                        await asyncio.wrap_future(stop)
+        finally:
+            while self._thread.is_alive():  # it may just have started the process again
+                await asyncio.to_thread(self._end_process)
+                await asyncio.to_thread(self._thread.join, 1.0)
 
     def is_running(self) -> bool:
         return self._thread.is_alive() and not (self._stopping or self._failed)
 
     def call(self, order: str, *arguments: Any) -> None:
-        """Give an order, and return when it was carried out. Blocks."""
-        self._in_thread(self._order(order, arguments)).result(_CALL_SECONDS)
+        """Give an order, and return when it was carried out. Blocks.
+
+        Raises:
+            LaunchError: The process did not answer, as while it is started again. The order is not
+                carried out later.
+        """
+        carried_out = self._in_thread(self._order(order, arguments))
+        try:
+            carried_out.result(_CALL_SECONDS)
+        except TimeoutError:
+            carried_out.cancel()
+            raise LaunchError(
+                f"the proxy's process has not answered for {_CALL_SECONDS:g} s; try again"
+            ) from None
 
     async def request(self, order: str, *arguments: Any) -> Any:
         """Give an order, and return its result."""
@@ -196,8 +215,8 @@ class OwnProcess:
         here, there = socket.socketpair()
         fds = (self._listener.fileno(), there.fileno())
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        with there:
-            # Of this interpreter; blocks only the link's loop, which runs no other task.
+        try:
+            # Of this interpreter; blocks only the link's loop, whose orders need the process.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603
                 [sys.executable, "-P", "-m", "agl_proxy_direct.worker", *map(str, fds)],
                 pass_fds=fds,
@@ -206,6 +225,11 @@ class OwnProcess:
                 # Ctrl+C must reach the run only, which then stops this process in order.
                 start_new_session=True,
             )
+        except OSError as error:  # no memory or no process is left
+            here.close()
+            raise LaunchError(f"the proxy's process cannot be started: {error}") from error
+        finally:
+            there.close()
         link = Link(self._answer, self._listen)
         await link.connect(here)
         try:
@@ -227,7 +251,10 @@ class OwnProcess:
         return link
 
     def _end_process(self, *, kill: bool = False) -> int | None:
-        """Wait for the end of the process, then kill it; return its exit code."""
+        """End the process and return its exit code.
+
+        It has :data:`_KILL_SECONDS` to end by itself, or none with ``kill``.
+        """
         process = self._process
         if process is None:
             return None
@@ -249,8 +276,10 @@ class OwnProcess:
             return await store.query_spans(rollout_id, attempt_id, name=span_name)
         if name == "spans":
             await store.add_encoded_spans([EncodedSpan(*values) for values in content])
-        else:
+        elif name == "probe":  # whether the store answers
             await store.get_rollout_by_id(content)
+        else:
+            raise LookupError(name)
         return None
 
     def _listen(self, name: str, arguments: tuple[Any, ...]) -> None:

@@ -140,7 +140,9 @@ class TestMistakes:
         with pytest.raises(ConfigError, match="needs token-mean"):
             compose(actor_rollout_ref=other, options={"loss_level": "rollout"})
         bypass = {"rollout_correction": {"bypass_mode": True}}
-        with pytest.raises(ConfigError, match=r"bypass_mode: its loss has its own weights"):
+        with pytest.raises(
+            ConfigError, match=r"bypass_mode has weights of its own: set it to false"
+        ):
             compose(algorithm=bypass, options={"loss_level": "rollout"})
 
     @pytest.mark.parametrize(
@@ -152,7 +154,11 @@ class TestMistakes:
                 r"^config\.algorithm\.adv_estimator: cre",
             ),
             ({}, {"algorithm": {"use_kl_in_reward": True}}, r"use_kl_in_reward: .*use_kl_loss"),
-            ({"advantage_level": "row"}, {}, r"^advantage_level: credit='forked' compares rollou"),
+            (
+                {"advantage_level": "row"},
+                {},
+                r"^advantage_level: credit='forked' compares rollou.*; set it",
+            ),
             ({"loss_level": "rollout"}, {}, r"^loss_level: credit='forked' weighs tokens"),
         ],
     )

@@ -18,7 +18,7 @@ class VERLConfig(ComponentConfig):
 
     config: Mapping[str, Any] = Field(default_factory=dict[str, Any], kw_only=False)
     """verl's own configuration: a table merged over its Hydra defaults. An unknown key is an error;
-    ``+key`` adds one, as on verl's command line."""
+    ``+key`` or ``++key`` adds one, as on verl's command line."""
     config_name: str = Field(default="ppo_trainer", min_length=1)
     """verl's configuration that gives the defaults."""
     model_name: str | None = Field(default=None, min_length=1)

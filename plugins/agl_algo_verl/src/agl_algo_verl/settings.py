@@ -1,6 +1,6 @@
 """verl's configuration: its Hydra defaults, with a user's dict merged over them.
 
-As on verl's command line, an unknown key is an error, and a ``+`` before a key adds it, as in
+As on verl's command line, an unknown key is an error, and a ``+`` or ``++`` before a key adds it:
 ``{"ray_kwargs": {"ray_init": {"+address": "auto"}}}``.
 """
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_algo_verl.config import VERLConfig
+from agl_algo_verl.overrides import filled_tables, first_line, merge
 from agl_algo_verl.sizes import resolve_sizes
 from agl_core.errors import ConfigError
 
@@ -28,8 +29,14 @@ _MODES: Final = ("sync", "colocate_async", "separate_async")
 
 
 def is_cpu(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration selects the CPU platform."""
+    """Return whether a configuration selects the CPU platform.
+
+    Raises:
+        ConfigError: Its section ``trainer`` is not a table.
+    """
     trainer = config.get("trainer") or {}
+    if not isinstance(trainer, Mapping):
+        raise ConfigError(f"must be a table, not {trainer!r}", path="config.trainer")
     return trainer.get("device") == "cpu"
 
 
@@ -51,53 +58,24 @@ def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
         with initialize_config_module("verl.trainer.config", version_base=None):
             config = compose_defaults(options.config_name)
     except HydraException as error:
-        raise ConfigError(_line(error), path="config_name") from error
-    _merge(config, _DEFAULTS, "")
+        raise ConfigError(first_line(error), path="config_name") from error
+    filled = filled_tables(config)  # before a merge fills a table that takes any key
+    merge(config, _DEFAULTS, filled)
     if run_name:
-        _merge(config, {"trainer": {"experiment_name": run_name}}, "")
+        merge(config, {"trainer": {"experiment_name": run_name}}, filled)
     if is_cpu(options.config):
         from agl_algo_verl.cpu.settings import FORCED, SEPARATE, cpu_defaults
 
-        _merge(config, cpu_defaults(), "")
-        _merge(config, options.config, "config")
+        merge(config, cpu_defaults(), filled)
+        merge(config, options.config, filled, label="config")
         separate = config.trainer.v1.trainer_mode == "separate_async"
         for path, value in {**FORCED, **(SEPARATE if separate else {})}.items():
             OmegaConf.update(config, path, value)
     else:
-        _merge(config, options.config, "config")
+        merge(config, options.config, filled, label="config")
     config.transfer_queue.enable = True
     _check(config, options)
     return config
-
-
-def _merge(node: DictConfig, values: Mapping[str, Any], path: str) -> None:
-    """Merge a plain dict into a configuration in place."""
-    from omegaconf import DictConfig, open_dict
-    from omegaconf.errors import OmegaConfBaseException
-
-    is_free = not len(node)  # an empty mapping in verl's defaults takes any key
-    for key, value in values.items():
-        name = str(key)
-        where = f"{path}.{name}" if path else name
-        adds = is_free or name.startswith("+")
-        name = name.removeprefix("+")
-        try:
-            known = node.get(name) if name in node else None
-            if isinstance(value, Mapping) and isinstance(known, DictConfig):
-                _merge(known, value, where)
-            elif adds:
-                with open_dict(node):
-                    node[name] = _plain(value)
-            else:
-                node[name] = _plain(value)
-        except OmegaConfBaseException as error:
-            raise ConfigError(_line(error), path=where) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key).removeprefix("+"): _plain(item) for key, item in value.items()}
-    return value
 
 
 def _check(config: DictConfig, options: VERLConfig) -> None:
@@ -133,7 +111,7 @@ def _check(config: DictConfig, options: VERLConfig) -> None:
             )
         if config.algorithm.rollout_correction.bypass_mode:
             raise ConfigError(
-                "its loss has its own weights, so loss_level='rollout' cannot be combined with it",
+                "bypass_mode has weights of its own: set it to false, or leave loss_level at token",
                 path="config.algorithm.rollout_correction.bypass_mode",
             )
     if options.credit.type != "group":
@@ -160,7 +138,7 @@ def refuse_as(path: str) -> Generator[None]:
     try:
         yield
     except (*kinds, OmegaConfBaseException, HydraException) as error:
-        raise ConfigError(_line(_cause(error)), path=path) from error
+        raise ConfigError(first_line(_cause(error)), path=path) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -191,7 +169,9 @@ def _check_credit(config: DictConfig, options: VERLConfig) -> None:
             path="config.algorithm.use_kl_in_reward",
         )
     if options.advantage_level == "row":
-        raise ConfigError(f"credit={credit!r} compares rollouts", path="advantage_level")
+        raise ConfigError(
+            f"credit={credit!r} compares rollouts; set it to rollout", path="advantage_level"
+        )
     if credit != "forked":
         return
     reason = "credit='forked' weighs tokens, and a fork has only a part of a rollout's"
@@ -201,7 +181,3 @@ def _check_credit(config: DictConfig, options: VERLConfig) -> None:
         raise ConfigError(
             f"{reason}; use token-mean", path="config.actor_rollout_ref.actor.loss_agg_mode"
         )
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__

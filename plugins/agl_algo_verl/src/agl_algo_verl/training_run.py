@@ -21,6 +21,7 @@ from agl_algo_verl.checkpoints import RunCheckpoints
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.decisions import Limits
 from agl_algo_verl.health import HealthWatch
+from agl_algo_verl.overrides import first_line
 from agl_algo_verl.rollout_groups import GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import RowBuilder
 from agl_algorithm_kit import StoredRun
@@ -165,7 +166,7 @@ class TrainingRun:
         logger.warning(
             "training failed and resumes from %s: %s",
             self._checkpoints.next_start,
-            str(self._failure).strip().split("\n", 1)[0],
+            first_line(self._failure),
         )
         return False
 

@@ -99,10 +99,10 @@ def configured_by(
                 init(self, args[0])
                 return
             name = type(self).__qualname__
-            if len(args) > len(positional):
+            if len(args) > len(positional) or any(isinstance(arg, checked) for arg in args):
                 raise TypeError(
-                    f"{name} takes {len(positional)} positional arguments, not {len(args)}, or "
-                    f"one {checked.__name__} alone"
+                    f"{name} takes one {checked.__name__} alone, or options, of which "
+                    f"{len(positional)} may be positional"
                 )
             by_position = dict(zip(positional, args, strict=False))
             if both := by_position.keys() & options.keys():

@@ -79,11 +79,11 @@ def hooks_of(hooks: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
     """
     if hooks is None:
         return ()
-    given = (hooks,) if isinstance(hooks, Hook) else tuple(hooks)
+    given = tuple(hooks) if isinstance(hooks, (list, tuple)) else (hooks,)
     for hook in cast("tuple[object, ...]", given):
         if not isinstance(hook, Hook):
             raise ConfigError(f"{hook!r} is not a Hook; derive it from agl_core.Hook", path="hooks")
-    return given
+    return cast("tuple[Hook, ...]", given)
 
 
 def interceptors_of(
@@ -164,7 +164,7 @@ def describe_parts(parts: Mapping[str, object]) -> dict[str, Any]:
 
 def _options_of(part: object) -> dict[str, Any]:
     held = getattr(part, "__dict__", {})
-    options = held.get("config", held.get("_config"))
+    options = next((held[name] for name in ("config", "_config", "options") if name in held), None)
     if not isinstance(options, BaseModel):  # a class may keep its options as attributes
         model = config_model_of(type(part))
         names = model.model_fields if model else ()
@@ -175,8 +175,8 @@ def _options_of(part: object) -> dict[str, Any]:
         bytes_mode="base64",
         inf_nan_mode="constants",
     )
-    # The user and the password in a URL.
-    shown = without_secrets(from_json(re.sub(rb"//[^/@\s\"]+@", b"//***@", text)))
+    # The user and the password in a URL; a password may contain "@".
+    shown = without_secrets(from_json(re.sub(rb"//[^/\s\"]+@", b"//***@", text)))
     return {"config": shown} if shown else {}
 
 

@@ -385,6 +385,12 @@ def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
     assert asyncio.run(store.query_rollouts())[0].status == "succeeded"
 
 
+@pytest.mark.parametrize("hooks", [Hook, [Hook], 5])
+def test_what_is_no_hook_is_named(hooks: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^hooks: .* is not a Hook; derive it from"):
+        trainer(hooks=hooks)
+
+
 def test_hooks_see_every_rollout_of_every_runner() -> None:
     calls: list[str] = []
 

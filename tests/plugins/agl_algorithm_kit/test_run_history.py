@@ -60,7 +60,7 @@ async def stored(store: Any, run: str) -> dict[str, Any]:
 
 def test_a_named_run_keeps_its_parts_its_metrics_and_its_end():
     store = InMemoryLightningStore()
-    algorithm = Reporting(steps=3, api_key="sk-1", endpoint="https://me:pass@host/v1")
+    algorithm = Reporting(steps=3, api_key="sk-1", endpoint="https://me:p@ss@host/v1")
     trainer = Trainer(algorithm=algorithm, store=store, strategy="shm", run="night")
     trainer.resume_command = "agl train x.toml --run night --resume"
     trainer.fit(solve)

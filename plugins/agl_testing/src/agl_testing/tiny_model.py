@@ -148,8 +148,8 @@ def build_tokenizer(texts: Iterable[str] = (), *, vocab_size: int = 640) -> Any:
 
     Args:
         texts: Training texts of the merges, besides the chat template and a few words.
-        vocab_size: Upper bound of the number of tokens; at least 264, for the bytes and the special
-            tokens.
+        vocab_size: Upper bound of the number of tokens; at least 263: 256 bytes, 3 special tokens
+            and 4 marks of tools.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -257,13 +257,15 @@ def teach(
     target, counted = labels[:, 1:], labels[:, 1:] != -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     model.train()
-    for step in range(max_steps):
+    for step in range(max_steps + 1):
         logits = model(input_ids=ids).logits[:, :-1]
         # The margin keeps greedy answers the same under another engine's rounding errors.
         sure = logits.softmax(-1).gather(-1, target.clamp(min=0)[..., None])[..., 0][counted]
         if bool((sure > 0.9).all()):
             model.eval()
             return step
+        if step == max_steps:
+            break
         loss = torch.nn.functional.cross_entropy(logits[counted], target[counted])
         optimizer.zero_grad()
         loss.backward()
@@ -272,7 +274,11 @@ def teach(
 
 
 def _answers(tokenizer: Any, conversation: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
-    """Return prompt and answer, as token ids, for each message of the assistant."""
+    """Return prompt and answer, as token ids, for each message of the assistant.
+
+    Raises:
+        ValueError: An answer begins with a character that merges with the end of its prompt.
+    """
     messages, tools = conversation["messages"], conversation.get("tools")
 
     def encode(part: list[dict[str, Any]], **options: Any) -> list[int]:
@@ -284,6 +290,8 @@ def _answers(tokenizer: Any, conversation: dict[str, Any]) -> list[tuple[list[in
         if message["role"] == "assistant":
             prompt = encode(messages[:index], add_generation_prompt=True)
             whole = encode(messages[: index + 1])
+            if whole[: len(prompt)] != prompt:
+                raise ValueError(f"the tokens of {message['content']!r} merge with its prompt")
             end = len(whole) - whole[::-1].index(tokenizer.eos_token_id)  # without the new line
             found.append((prompt, whole[len(prompt) : end]))
     return found

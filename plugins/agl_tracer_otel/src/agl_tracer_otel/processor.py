@@ -8,7 +8,6 @@ A span belongs to the trace in which it was *started*, even if it ends elsewhere
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import context as otel_context
@@ -19,6 +18,7 @@ from opentelemetry.trace import get_current_span
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan
+    from opentelemetry.trace import SpanContext
 
     from agl_tracer_otel.recording import TraceRecording
 
@@ -47,21 +47,23 @@ class LightningSpanProcessor(SpanProcessor):
 
     def wants(self, context: Context | None) -> bool:
         """Tell whether a span that starts in a context belongs to a trace."""
-        if current_recording(context) or current_recording():
-            return True
-        return get_current_span(context).get_span_context().span_id in self._open
+        parent = get_current_span(context).get_span_context()
+        return self._recording_of(context, parent) is not None
+
+    def _recording_of(
+        self, context: Context | None, parent: SpanContext | None
+    ) -> TraceRecording | None:
+        recording = current_recording(context)
+        if recording is None:
+            recording = current_recording()  # an explicit context may hold only a parent span
+        if recording is None and parent is not None:
+            recording = self._open.get(parent.span_id)
+        return recording
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        recording = current_recording(parent_context)
+        recording = self._recording_of(parent_context, span.parent)
         if recording is None:
-            # An explicit context may contain only a parent span.
-            recording = current_recording()
-            if recording is None:
-                if span.parent is None:
-                    return
-                recording = self._open.get(span.parent.span_id)
-                if recording is None:
-                    return
+            return
         span_id = span.get_span_context().span_id
         if recording.span_started(span_id, span.name):
             self._open[span_id] = recording
@@ -80,14 +82,19 @@ class LightningSpanProcessor(SpanProcessor):
             self._open.pop(span_id, None)
 
 
-@cache
+_PROCESSOR: Final = LightningSpanProcessor()
+
+
 def span_processor() -> LightningSpanProcessor:
     """Return the processor of this process; only one, since a provider cannot remove processors."""
-    return LightningSpanProcessor()
+    return _PROCESSOR
 
 
 class TraceIdGenerator(RandomIdGenerator):
-    """Gives the spans of one attempt one trace id, also those that have no parent."""
+    """Gives the spans of one attempt one trace id, also those that have no parent.
+
+    A span without a parent whose context was given, in a thread that runs no attempt, has its own.
+    """
 
     def generate_trace_id(self) -> int:
         recording = current_recording()

@@ -87,12 +87,14 @@ class TestConstructor:
             Shelf(**options)
 
     def test_too_many_arguments_and_two_values_are_type_errors(self):
-        with pytest.raises(TypeError, match="Shelf takes 2 positional arguments, not 3"):
+        with pytest.raises(TypeError, match="options, of which 2 may be positional"):
             Shelf("p", None, "fast")  # pyright: ignore[reportCallIssue]
         with pytest.raises(TypeError, match="Shelf got two values for path"):
             Shelf("p", path="q")  # pyright: ignore[reportCallIssue]
         with pytest.raises(TypeError, match="one ShelfConfig alone"):
             Shelf(ShelfConfig(path="p"), None, "p")  # pyright: ignore[reportCallIssue]
+        with pytest.raises(TypeError, match="one ShelfConfig alone"):
+            Shelf(ShelfConfig(path="p"), n_runners=2)  # pyright: ignore[reportArgumentType]
 
     def test_the_signature_is_the_models(self):
         parameters = inspect.signature(Shelf).parameters

@@ -33,7 +33,7 @@ _READS: Final = (
     "statistics",
     "now",
 )
-"""Begins of the names of methods that change nothing."""
+"""First parts of the names of methods that change nothing."""
 _WAITING: Final = ("dequeue_rollout", "dequeue_many_rollouts", "wait_for_rollouts")
 """Methods that may wait: their calls are repeated until they are satisfied."""
 
@@ -86,6 +86,7 @@ class OneCallAtATime(Interceptor):
             return await self._wait_for_rollouts(call, next)
         if call.name == "dequeue_many_rollouts":
             return await self._claim(call, next)
+        # dequeue_rollout, which is a claim of at most one: so there is one way to wait.
         given = {name: call.argument(name) for name in ("worker_id", "wait")}
         one = StoreCall.of("dequeue_many_rollouts", limit=1, **given)
         claimed = await self._claim(one, next)
@@ -97,6 +98,8 @@ class OneCallAtATime(Interceptor):
             return await next(call)
 
     async def _claim(self, call: StoreCall, next: Next) -> Sequence[AttemptedRollout]:
+        # Not cancelled at its limit, which may pass while another call is inside: a cancelled
+        # claim could be lost.
         wait: float = call.argument("wait")
         if wait <= 0 or call.argument("limit") <= 0:
             return await self._look(call, next)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 from agl_algo_verl.bridge import Bridge
@@ -162,3 +163,15 @@ class TestBridge:
         await asyncio.to_thread(bridge.resume, 4)
         here = threading.current_thread()
         assert threads == [here, (here, 4)]
+
+    async def test_figures_of_a_validation_are_reported_once(self):
+        """verl returns them from the validation, and again among the figures of the step."""
+        reported: list[Any] = []
+        bridge = self.make(step_done=lambda *step: reported.append(step))
+        bridge.step_done(0, {"val/reward": 0.25})
+        bridge.step_done(1, {"loss": 2.0})
+        bridge.step_done(2, {"val/reward": 0.5})
+        bridge.step_done(2, {"loss": 1.0, "val/reward": 0.5})
+        await anyio.lowlevel.checkpoint()
+        first, second = {"val/reward": 0.25}, {"loss": 2.0}
+        assert reported == [(0, first), (1, second), (2, {"val/reward": 0.5}), (2, {"loss": 1.0})]

@@ -53,6 +53,8 @@ class Bridge:
         self.take_metrics = take_metrics
         self._changed = threading.Event()
         self._error: BaseException | None = None
+        self._step = -1
+        self._reported: set[str] = set()
 
     # -- called in any thread ----------------------------------------------------------------------
 
@@ -105,8 +107,15 @@ class Bridge:
         self._call(self._open(version))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report a step."""
-        self._loop.call_soon_threadsafe(self._step_done, step, dict(metrics))
+        """Report a step, without what was reported of it before.
+
+        verl adds the figures of a validation to those of its step, so each would count twice.
+        """
+        if step != self._step:
+            self._step, self._reported = step, set()
+        new = {name: value for name, value in metrics.items() if name not in self._reported}
+        self._reported.update(new)
+        self._loop.call_soon_threadsafe(self._step_done, step, new)
 
     def saved(self, step: int, folder: str) -> None:
         """Report a checkpoint; return when the run has recorded it."""

@@ -89,6 +89,7 @@ class AgentTrainer:
     config: Any
     replay_buffer: Any
     global_steps: int
+    _calls_aborted = 0
 
     def __init__(
         self,
@@ -118,7 +119,6 @@ class AgentTrainer:
             dataset=train,
             batch_size=1,
             num_workers=0,
-            drop_last=True,
             collate_fn=collate_fn,
             sampler=create_rl_sampler(config.data, train),
         )
@@ -166,8 +166,7 @@ class AgentTrainer:
         self.bridge.serve(self.server_addresses(), self.global_steps)
 
     def _hold_calls(self) -> None:
-        aborted = self.bridge.pause()
-        self._calls_aborted = getattr(self, "_calls_aborted", 0) + aborted
+        self._calls_aborted += self.bridge.pause()
 
     # -- advantages -------------------------------------------------------------------------------
 
@@ -207,9 +206,8 @@ class AgentTrainer:
         if correction and not correction.bypass_mode and "rollout_log_probs" in data.batch:
             data, found = compute_rollout_correction_and_add_to_batch(data, correction)
             metrics.update(found)
-            written.append(
-                "response_mask"
-            )  # the correction rejects tokens by removing them from the mask
+            # It rejects tokens by removing them from the mask.
+            written.append("response_mask")
 
         if by_turn:
             data = add_call_advantages(data)
@@ -252,7 +250,7 @@ class AgentTrainer:
     ) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)  # pyright: ignore
         metrics.update(self.bridge.take_metrics("train"))
-        metrics["agl/calls_aborted"] = float(getattr(self, "_calls_aborted", 0))
+        metrics["agl/calls_aborted"] = float(self._calls_aborted)
         metrics["agl/rows_padding"] = float(sum(t.get("is_padding", False) for t in batch.tags))
         self._calls_aborted = 0
         self.bridge.step_done(self.global_steps, _numbers(metrics))
@@ -300,7 +298,10 @@ class AgentSeparateAsync(AgentTrainer, PPOTrainerSeparateAsync):
     """One step off-policy or more, on separate devices; agents continue during training."""
 
     def server_addresses(self) -> list[str]:
-        """Return ``host:port`` of the standalone servers."""
+        """Return ``host:port`` of the standalone servers.
+
+        The hybrid ones sleep while the trainer trains.
+        """
         return self.standalone_server_manager.get_addresses()
 
     def on_step_end(self) -> None:
@@ -346,6 +347,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
+    """Return the value of one row, or that of a batch, which verl gives all rows alike."""
     if isinstance(value, NonTensorData):
         return value.data
     return value.flatten()[0].item() if isinstance(value, torch.Tensor) else value

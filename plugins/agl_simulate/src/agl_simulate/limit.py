@@ -7,12 +7,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from statistics import pstdev
+from typing import Final
 
 __all__ = ["Calls"]
 
 Interval = tuple[float, float]
 
-_TRIED = 40
+_TRIED: Final = 40
 """About how many limits are tried before the best one's neighbours."""
 
 
@@ -53,8 +54,8 @@ class Calls:
         The right limit explains why calls took longer when there were many: the lengths that it
         leaves scatter least. Calls differ by themselves, but not by how many there are.
         """
-        alone = _scatter(self.lengths(None))
-        if self.most < 2 or alone == 0.0:
+        unlimited = _scatter(self.lengths(None))
+        if self.most < 2 or unlimited == 0.0:
             return None
         step = max(1, self.most // _TRIED)
         scatters = {n: _scatter(self.lengths(n)) for n in range(1, self.most, step)}
@@ -62,10 +63,11 @@ class Calls:
         for near in range(max(1, best - step + 1), min(self.most, best + step)):
             scatters[near] = _scatter(self.lengths(near))
         best = min(scatters, key=scatters.__getitem__)
-        # The log-likelihood ratio of log-normal lengths, against chance (BIC).
-        count = len(self._calls)
-        gain = count * math.log(alone / max(scatters[best], 1e-9 * alone))
-        return float(best) if gain > math.log(count) else None
+        # The log-likelihood ratio of log-normal lengths has to exceed what BIC charges for one more
+        # parameter: half of the logarithm of how many lengths there are.
+        count = sum(end > begin for begin, end in self._calls)
+        gain = count * math.log(unlimited / max(scatters[best], 1e-9 * unlimited))
+        return float(best) if gain > math.log(count) / 2 else None
 
 
 def _scatter(lengths: Sequence[float]) -> float:

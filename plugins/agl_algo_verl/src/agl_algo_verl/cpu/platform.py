@@ -7,16 +7,20 @@ verl but the registry.
 
 from __future__ import annotations
 
+import resource
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 __all__ = ["CPUPlatform"]
+
+_MAXRSS_BYTES: Final = 1024
+"""Linux, the only system that verl runs on, counts ``ru_maxrss`` in KiB."""
 
 
 class _Device(types.ModuleType):
@@ -38,7 +42,13 @@ class _Device(types.ModuleType):
         """Return the resident memory of this process; torch does not count its CPU allocations."""
         return psutil.Process().memory_info().rss
 
-    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
+    memory_reserved = memory_allocated
+
+    def max_memory_allocated(self, *_: Any) -> int:
+        """Return the highest resident memory of this process so far; nothing can reset it."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+
+    max_memory_reserved = max_memory_allocated
 
     def mem_get_info(self, *_: Any) -> tuple[int, int]:
         memory = psutil.virtual_memory()
@@ -74,7 +84,7 @@ class CPUPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # an existing GPU takes precedence; only VERL_PLATFORM selects this
+        return False  # verl must not detect it by itself; VERL_PLATFORM selects it
 
     def current_device(self) -> Any:
         return torch.device("cpu")

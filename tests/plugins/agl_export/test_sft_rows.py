@@ -85,6 +85,9 @@ def test_thresholds_and_rewards_that_are_missing():
     rows, report = build(*samples)
     assert texts(rows) == ["0.5", "0.49", "None"]  # without a threshold a reward is optional
     assert report.left_out == {Skip.NOT_A_NUMBER: 1}
+    rows, report = build(*samples, best=4)  # but what has none cannot be among the best
+    assert texts(rows) == ["0.5", "0.49"]
+    assert report.left_out == {Skip.NO_REWARD: 1, Skip.NOT_A_NUMBER: 1}
 
 
 def test_the_next_best_rollout_replaces_an_unusable_one():
@@ -143,3 +146,19 @@ def test_rollouts_without_token_ids_have_no_such_rows():
     assert rows == []
     assert report.left_out == {Skip.NO_TOKEN_IDS: 1}
     assert report.adapters.count("call") == 1
+
+
+def test_what_the_adapters_leave_out_is_counted_of_every_rollout_that_was_read():
+    """Of the second one too, a duplicate: it says why a rollout is shorter than it was."""
+    halves = [
+        sample(
+            1.0,
+            call([user("?")], said("!"), prompt_ids=[1, 2], response_ids=[3]),
+            call([user("2+2?")], said("4")),
+        )
+        for _ in range(2)
+    ]
+    rows, report = build(*halves, form="tokens")
+    assert len(rows) == report.used == 1
+    assert report.left_out == {Skip.DUPLICATE: 1}
+    assert report.adapters.count("call") == 2

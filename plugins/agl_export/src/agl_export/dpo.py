@@ -28,7 +28,7 @@ from agl_export.samples import (
     trajectories,
     with_arguments,
 )
-from agl_export.sft import rewarded
+from agl_export.sft import select_by_reward
 
 __all__ = ["DpoOptions", "dpo_rows"]
 
@@ -110,7 +110,7 @@ def _read(
     samples: Sequence[Sample], options: DpoOptions, report: ExportReport
 ) -> Iterator[_ReadSample]:
     read = conversations if options.form == "messages" else trajectories
-    for sample in rewarded(samples, report, required=True):
+    for sample in select_by_reward(samples, report, required=True):
         try:
             content = read(
                 sample.spans,

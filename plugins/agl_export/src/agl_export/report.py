@@ -48,7 +48,8 @@ class ExportReport:
         tasks: Tasks in the dataset.
         rows: Rows by split.
         left_out: Rollouts that were left out, by reason.
-        adapters: Parts of used rollouts that the adapters left out.
+        adapters: Parts that the adapters left out, of every rollout that was read: also of one that
+            is left out for them, or after it was read.
     """
 
     rollouts: int = 0

@@ -15,7 +15,7 @@ from agl_adapters import TracerTraceToTriplet
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, about, trajectories
-from agl_export.sft import certificate_columns, rewarded
+from agl_export.sft import certificate_columns, select_by_reward
 
 __all__ = ["RlOptions", "rl_rows"]
 
@@ -55,7 +55,7 @@ def rl_rows(samples: Sequence[Sample], options: RlOptions, report: ExportReport)
     """
     rows: list[Row] = []
     build = _trajectory_rows if options.form == "trajectory" else _triplet_rows
-    for sample in rewarded(samples, report, required=True, minimum=options.min_reward):
+    for sample in select_by_reward(samples, report, required=True, minimum=options.min_reward):
         try:
             found = build(sample, options, report)
         except InvalidArgumentError:

@@ -25,7 +25,7 @@ from agl_export.samples import (
     with_arguments,
 )
 
-__all__ = ["IGNORED", "SftOptions", "certificate_columns", "rewarded", "sft_rows"]
+__all__ = ["IGNORED", "SftOptions", "certificate_columns", "select_by_reward", "sft_rows"]
 
 IGNORED = -100
 """Label of a token that is not trained on: ``ignore_index`` of PyTorch's cross entropy."""
@@ -40,7 +40,8 @@ class SftOptions:
             conversation. ``tokens``: ``input_ids`` and ``labels``, the tokens that the model saw
             and sampled, a row per trajectory; tokens that it did not sample have label ``-100``.
         best: Most rollouts per task, those with the largest rewards; None: all.
-        min_reward: Smallest reward of a rollout; None: any, and rollouts without reward too.
+        min_reward: Smallest reward of a rollout; None: any, and without ``best`` also
+            rollouts without reward.
         agent_match: Regular expression searched in agent names; None: all calls.
         keep_duplicates: Keep rollouts whose content equals that of a better one of their task.
         tool_arguments: Form of the arguments of tool calls.
@@ -68,7 +69,7 @@ def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportRepor
     """
     needed = options.best is not None or options.min_reward is not None
     ranked = sorted(
-        rewarded(samples, report, required=needed, minimum=options.min_reward),
+        select_by_reward(samples, report, required=needed, minimum=options.min_reward),
         key=lambda sample: -math.inf if sample.reward is None else sample.reward,
         reverse=True,
     )
@@ -98,14 +99,14 @@ def sft_rows(samples: Sequence[Sample], options: SftOptions, report: ExportRepor
     return rows
 
 
-def rewarded(
+def select_by_reward(
     samples: Sequence[Sample],
     report: ExportReport,
     *,
     required: bool,
     minimum: float | None = None,
 ) -> list[Sample]:
-    """Return the samples whose reward is sufficient; count the others.
+    """Return the samples that their reward does not exclude; count the others.
 
     Args:
         samples: Any rollouts.

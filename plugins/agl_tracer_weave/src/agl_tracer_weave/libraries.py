@@ -29,7 +29,8 @@ _STREAMS: Final = {
     "openai": "weave.integrations.openai.openai_sdk",
     "anthropic": "weave.integrations.anthropic.anthropic_sdk",
 }
-"""Libraries whose streams this module assembles, and the modules of Weave that it replaces."""
+"""Libraries whose streams this module assembles, and the modules of Weave whose accumulators it
+replaces."""
 _ABSENT: Final = object()
 
 _lock = threading.RLock()
@@ -43,9 +44,9 @@ def patched_on_import() -> Generator[None]:
 
     global _users
     with _lock:
-        _users += 1
-        if _users == 1:
+        if not _users:
             _record.begin()
+        _users += 1
     try:
         with on_import(set(INTEGRATION_MODULE_MAPPING) - _SKIPPED, _patch):
             yield
@@ -99,11 +100,12 @@ class _Record:
         self.replace(SymbolPatcher, "attempt_patch", noted)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute of the SDK until :meth:`undo`."""
+        """Replace an attribute of Weave until :meth:`undo`."""
         self._replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
     def undo(self) -> None:
+        """Undo all patches; what cannot be undone is logged, and does not keep the others."""
         from weave.integrations import patch
 
         while self._replaced:
@@ -111,17 +113,35 @@ class _Record:
         while self._patchers:
             patcher = self._patchers.pop()
             owner, attribute, before = self._symbols.pop()
-            patcher.undo_patch()
-            if before is _ABSENT and attribute in vars(owner):
-                delattr(owner, attribute)  # the original was inherited
-            elif before is not _ABSENT and vars(owner).get(attribute) is not before:
-                setattr(owner, attribute, before)  # restores a staticmethod or classmethod object
-        _undo_langchain()
-        _undo_agents()
+            with _logged(f"its patch of {attribute!r}"):
+                patcher.undo_patch()
+            with _logged(f"its patch of {attribute!r}"):
+                _restore(owner, attribute, before)
+        with _logged("its LangChain hook"):
+            _undo_langchain()
+        with _logged("its patch of the OpenAI agents"):
+            _undo_agents()
         patch.reset_patched_integrations()
 
 
 _record = _Record()
+
+
+@contextmanager
+def _logged(what: str) -> Generator[None]:
+    """Log an error of the block."""
+    try:
+        yield
+    except Exception as error:
+        _logger.warning("Weave cannot undo %s: %r", what, error)
+
+
+def _restore(owner: Any, attribute: str, before: Any) -> None:
+    """Put back what an object had itself under a name; Weave sets what it got from ``getattr``."""
+    if before is _ABSENT and attribute in vars(owner):
+        delattr(owner, attribute)  # the original was inherited
+    elif before is not _ABSENT and vars(owner).get(attribute) is not before:
+        setattr(owner, attribute, before)  # restores a staticmethod or classmethod object
 
 
 def _record_streams(module: str) -> None:
@@ -169,7 +189,7 @@ def _record_streams(module: str) -> None:
         return traced
 
     _record.replace(sdk, "_add_accumulator", add_accumulator)
-    if hasattr(sdk, "OPENAI_HOST"):
+    if hasattr(sdk, "OPENAI_HOST"):  # Weave requests usage only from this host
         _record.replace(sdk, "OPENAI_HOST", "")
 
 

@@ -182,3 +182,8 @@ async def test_the_warning_counts_what_did_not_end(caplog: pytest.LogCaptureFixt
     assert await store.dequeue_rollout(wait=5) is not None
     await task
     assert "1 of 2 did not end in time" in caplog.text
+    caplog.clear()
+    task = asyncio.create_task(run_batch(store, ["a"], timeout=0.2))
+    assert await store.dequeue_rollout(wait=5) is not None
+    await task
+    assert "did not end" not in caplog.text

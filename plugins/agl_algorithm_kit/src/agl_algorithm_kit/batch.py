@@ -159,10 +159,8 @@ async def run_requests(
         if pending:
             last = await _read(store, await cancel_all_rollouts(store, pending), adapter)
             outcomes |= last
-            open_ones = sum(one.rollout.status == "cancelled" for one in last.values())
-            logger.warning(
-                "%s: %d of %d did not end in time", description, open_ones, len(enqueued)
-            )
+            if late := sum(one.rollout.status == "cancelled" for one in last.values()):
+                logger.warning("%s: %d of %d did not end in time", description, late, len(enqueued))
     except BaseException:
         if not run.name:
             await cancel_rollouts(store, pending)

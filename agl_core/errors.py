@@ -148,9 +148,10 @@ class RunInUseError(AglError, RuntimeError):
 
 
 class RunFailedError(AglError, RuntimeError):
-    """No rollout of a run succeeded; the message has the common cause.
+    """A run failed as a whole: no rollout succeeded, or its algorithm cannot go on without more.
 
-    ``outcome`` is the :class:`~agl_core.algorithm.BatchOutcome` of an evaluation, else None.
+    The message has the common cause. ``outcome`` is the
+    :class:`~agl_core.algorithm.BatchOutcome` of an evaluation, else None.
     """
 
     outcome: Any = None

@@ -20,6 +20,15 @@ def forgets(task, prompt_template):
         raise ValueError("no\\nvalue")
     return {}["prompt"]
 """
+RAISING = """
+from agl_algorithm_kit import run_batch
+from agl_core.errors import RunFailedError
+
+@agl.algo
+async def raising(*, store, train_dataset, val_dataset, initial_resources):
+    await run_batch(store, train_dataset, resources=initial_resources)
+    raise RunFailedError("got no usable prompt")
+"""
 
 
 @pytest.fixture
@@ -65,6 +74,23 @@ def test_json_of_a_run_in_which_all_fail(forgets, agl):
     said = json.loads(done.stdout)
     assert (done.returncode, said["status"]) == (1, "failed")
     assert said["failures"] == [{"cause": "KeyError 'prompt'", "rollouts": 2}]
+
+
+def test_what_an_algorithm_raises_fails_a_run_whose_rollouts_succeeded(project, agl):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(RAISING)
+    options = ["--set", "algorithm=agl_cli_agent:raising", "--set", "test_dataset=['fresh']"]
+    done = agl("train", "train.toml", *options)
+    assert done.returncode == 1
+    assert "status" in done.stdout
+    assert "Test on" not in done.stdout
+    assert "score it" not in done.stdout
+    assert done.stderr.splitlines()[-1] == "agl: error: got no usable prompt"
+    done = agl("train", "train.toml", *options, "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["status"], said["test"]) == (1, "failed", None)
+    assert said["error"] == {"type": "RunFailedError", "message": "got no usable prompt"}
+    assert said["metrics"]["succeeded"] == 2
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])

@@ -146,10 +146,16 @@ class RunRecord:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     curves: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Values of each metric over the steps of this process."""
+    error: BaseException | None = None
+    """What ended the run: an error of the algorithm, a runner or the store."""
 
     @hookimpl
     def run_started(self, run_id: str) -> None:
         self.run_id = run_id
+
+    @hookimpl
+    def run_finished(self, error: BaseException | None) -> None:
+        self.error = error
 
     @hookimpl
     def algorithm_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -196,10 +202,14 @@ def report_failure(record: RunRecord, as_json: bool) -> Generator[None]:
         yield
     except Exception as error:
         if as_json:
-            kind = type(error).__name__
-            said = {"type": kind, "message": error_message(error)}
-            print_json({"run": record.as_json(), "status": "failed", "error": said})
+            said = {"run": record.as_json(), "status": "failed", "error": error_json(error)}
+            print_json(said)
         raise
+
+
+def error_json(error: Exception) -> dict[str, str]:
+    """Return an error as output with ``--json`` has it."""
+    return {"type": type(error).__name__, "message": error_message(error)}
 
 
 @contextmanager

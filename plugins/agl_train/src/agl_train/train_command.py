@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from agl_cli_kit import print_json, print_table
-from agl_core.errors import ConfigError, RunFailedError
+from agl_core.errors import ConfigError, RunFailedError, error_message
 from agl_core.types import ProxyLLM
 from agl_train.curves import curve
 from agl_train.failures import Failures, failed_rollouts, retried_attempts
@@ -26,6 +26,7 @@ from agl_train.runs import (
     blame,
     choose_run,
     command_again,
+    error_json,
     listening,
     report_failure,
     run_options,
@@ -87,7 +88,10 @@ def train(
         counts, latest, failures, retried, tested = _fit(
             trainer, plan, record, overrides, name, resume
         )
-    status = "failed" if failures.verdict else "succeeded"
+    # What ended the algorithm counts, too: rollouts may have succeeded before.
+    raised = record.error if isinstance(record.error, RunFailedError) else None
+    verdict = failures.verdict or (error_message(raised) if raised else "")
+    status = "failed" if verdict else "succeeded"
     if trainer.interrupted:
         status = "interrupted"
     if as_json:
@@ -97,6 +101,7 @@ def train(
                 "status": status,
                 "metrics": {**record.metrics, **counts, "steps": record.steps},
                 "failures": failures.as_json(),
+                **({"error": error_json(raised)} if raised else {}),
                 "retried": retried,
                 "best_resources": _public(latest) if latest else None,
                 "test": tested and tested.as_json(),
@@ -110,7 +115,7 @@ def train(
             _print_next(record, status, overrides, trainer, latest, tested)
     failures.tell()
     if status == "failed":
-        raise click.ClickException(failures.verdict)
+        raise click.ClickException(verdict) from raised
     return INTERRUPTED if trainer.interrupted else 0
 
 
@@ -154,7 +159,8 @@ def _fit(
         before, earlier = asyncio.run(look())
         if earlier is None and trainer.initial_resources is None:
             trainer.initial_resources = {}  # neither file nor store has any: none are needed
-        # Below, the run's failures are read for the summary.
+        # Below, the failures of the whole run are read for the summary; what an algorithm raised
+        # is in the record.
         with listening(record), stopped_by_signals(), suppress(RunFailedError):
             trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
         if resume:
@@ -165,7 +171,12 @@ def _fit(
             counts = {key: after[key] - before[key] for key in after}
         failures, retried = asyncio.run(look_at_failures(counts))
         tested = None
-        has_result = latest is not None and not trainer.interrupted and not failures.verdict
+        has_result = (
+            latest is not None
+            and record.error is None
+            and not trainer.interrupted
+            and not failures.verdict
+        )
         if plan.test_dataset is not None and latest is not None and has_result:
             with stopped_by_signals():
                 tested = measure_held_out(trainer, plan, earlier, latest)

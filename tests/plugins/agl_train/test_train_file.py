@@ -48,6 +48,12 @@ class TestDatasets:
             {"q": "z", "a": ""},
         ]
 
+    @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0c", "\x1e"])
+    def test_only_a_line_feed_ends_a_line(self, tmp_path, mark):
+        assert self.load(tmp_path, "t.csv", f"q\na{mark}b\n") == [{"q": f"a{mark}b"}]
+        if mark >= " ":  # JSON allows no others
+            assert self.load(tmp_path, "t.jsonl", f'"a{mark}b"\r\n"c"\n') == [f"a{mark}b", "c"]
+
     @pytest.mark.parametrize(
         ("name", "text", "message"),
         [

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any, Final, cast
@@ -89,8 +90,9 @@ def _read(spec: str, directory: Path, path: str) -> list[Any]:
 
 
 def _jsonl(text: str) -> list[Any]:
+    # Not splitlines(), which also splits at characters that JSON and CSV allow in a text.
     tasks: list[Any] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -101,7 +103,7 @@ def _jsonl(text: str) -> list[Any]:
 
 
 def _csv(text: str) -> list[Any]:
-    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     tasks: list[Any] = []
     for row in reader:
         if None in row or None in row.values():

@@ -222,6 +222,31 @@ def test_the_data_of_a_call_comes_from_the_span_with_the_tokens() -> None:
     assert adapter.report.left_out == {("call", Reason.DUPLICATE_RESPONSE): 1}
 
 
+@pytest.mark.parametrize("logprobs", [None, '[{"token": "a", "logprob": -2.0}]'])
+@pytest.mark.parametrize("parent", ["client", "agent"])
+def test_a_client_that_asks_for_token_ids_does_not_hide_what_the_proxy_knows(
+    logprobs: str | None, parent: str
+) -> None:
+    # The proxy keeps the ids in the answer if the agent asked for them, so that both spans have
+    # them. Log-probabilities and the version of the weights are on the proxy's.
+    client = call("client", "agent", 1, 4, gen_ai__response__id="r", logprobs__content=logprobs)
+    proxy = call(
+        "proxy",
+        parent,
+        2,
+        3,
+        gen_ai__response__id="r",
+        logprobs__content='[{"token": "a", "logprob": -0.5}]',
+        agentlightning__model_version="7",
+    )
+    agent = span("agent", None, 0, 9)
+    for spans in ([agent, client, proxy], [agent, proxy, client]):
+        (found,) = TraceTree.from_spans(spans).find_llm_calls(CallRules())
+        assert found.call.model_version == "7"
+        assert found.call.logprobs == [{"token": "a", "logprob": -0.5}]
+        assert {one.span_id for one in found.spans} == {"client", "proxy"}
+
+
 def test_after_repair_agent_match_finds_a_stray_call() -> None:
     spans = [
         span("r", None, 0, 99),

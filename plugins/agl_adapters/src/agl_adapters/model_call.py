@@ -81,6 +81,21 @@ class ModelCall:
         return self._token_ids("response_ids")
 
     @property
+    def completeness(self) -> tuple[bool, bool, bool, bool]:
+        """What training needs and the span has; of two spans of a call the greater one is read.
+
+        Token ids, as many as were sampled, log-probabilities, the version of the weights. A client
+        that asks for token ids has them, too, but only a proxy knows the version.
+        """
+        has_ids = bool(self.prompt_ids and self.response_ids)
+        return (
+            has_ids,
+            has_ids and self.has_all_ids,
+            self.find("logprobs")[0] is not None,
+            self.model_version is not None,
+        )
+
+    @property
     def choices(self) -> int:
         """Number of answers that the call returned; 1 if it is unknown."""
         reasons: Any = self._attributes.get("gen_ai.response.finish_reasons")

@@ -64,7 +64,7 @@ class MatchedCall:
     Attributes:
         node: The span that stands for the call.
         agent: Name of the agent.
-        call: What was recorded of the call; with token ids, if any of its spans has them.
+        call: What was recorded of the call, by the span that is the most complete for training.
         again: The other spans of the call, such as that of a proxy.
     """
 
@@ -303,9 +303,9 @@ class TraceTree:
         the inner one is kept, unless only the outer one has a response id. If both have one, their
         answers must be equal, since some frameworks make ids of their own. Of several spans of one
         call (:class:`~agl_adapters.recorded_calls.SeenCalls`) the first is kept, with the data of
-        the first that has token ids. A call that failed is left out: what was recorded of its
-        answer is not an answer. So is a call that a recording answered: its tokens were sampled in
-        another attempt. :func:`distinct_calls` keeps both.
+        the most complete one (:attr:`ModelCall.completeness`). A call that failed is left out: what
+        was recorded of its answer is not an answer. So is a call that a recording answered: its
+        tokens were sampled in another attempt. :func:`distinct_calls` keeps both.
 
         Args:
             rules: Which spans count as calls.
@@ -359,7 +359,7 @@ class TraceTree:
                         if outer is not None and outer.call.response_id is None:
                             superseded.add(outer.node.id)
                             first.again.extend(outer.spans)
-                        if call.response_ids and not first.call.response_ids:
+                        if call.completeness > first.call.completeness:
                             calls[twin] = MatchedCall(first.node, first.agent, call, first.again)
                 elif label is not None:
                     found = MatchedCall(node, label, call)

@@ -60,7 +60,7 @@ LEGACY = {
     "gen_ai.prompt.1.role": "user",
     "gen_ai.prompt.1.content": "book A",
     "gen_ai.prompt.2.role": "assistant",
-    "gen_ai.prompt.2.content": "ignored beside tool calls",
+    "gen_ai.prompt.2.content": "",  # what some tracers write for no text
     "gen_ai.prompt.2.tool_calls.0.id": "t1",
     "gen_ai.prompt.2.tool_calls.0.name": "book",
     "gen_ai.prompt.2.tool_calls.0.arguments": '{"room": "A"}',
@@ -308,6 +308,37 @@ def test_a_call_recorded_twice_counts_once() -> None:
     assert counted(own_id, between, client) == (1, nested)
     own_id.attributes["gen_ai.completion.0.content"] = "another answer"
     assert counted(own_id, between, client) == (2, {})
+
+
+@pytest.mark.parametrize("skew", [0.0, 2.0, -2.0])
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_clock_of_a_proxy_does_not_double_a_conversation(skew: float, nested: bool) -> None:
+    def told(id: str, parent: str | None, start: float) -> Span:
+        attributes = {**LEGACY, "gen_ai.response.id": "r-1"}
+        made = span(attributes, id, parent)
+        return made.model_copy(update={"start_time": start, "end_time": start + 0.5})
+
+    client = told("client", None, 10)
+    between = span({"http.method": "POST"}, "http", "client")
+    proxy = told("proxy", "http" if nested else None, 10 + skew)
+    deeper = told("backend", "proxy", 10 + 2 * skew)
+    # Without a link between them, a server that gives an id again looks the same.
+    expected = 1 if nested or not skew else 2
+    for spans in ([client, between, proxy], [proxy, between, client]):
+        assert len(TraceToMessages().adapt(spans)) == expected
+        assert len(TraceToMessages().adapt([*spans, deeper])) == expected
+        assert len(TraceToMessages().adapt([deeper, *spans])) == expected
+
+
+@pytest.mark.parametrize("content", ["Let me check.", "", None])
+def test_text_beside_tool_calls_stays_in_the_history(content: str | None) -> None:
+    said = {"role": "assistant", "content": content, "tool_calls": CONVERSATION[2]["tool_calls"]}
+    given = {"messages": [CONVERSATION[1], said, CONVERSATION[3]], "model": "m"}
+    output = {"choices": [{"message": CONVERSATION[-1], "finish_reason": "stop"}]}
+    told = flatten_attributes({"agentlightning.operation": {"input": given, "output": output}})
+    kept = {key: value for key, value in told.items() if value is not None}
+    (conversation,) = TraceToMessages().adapt([span(kept)])
+    assert conversation["messages"][1] == {**said, "content": content or None}
 
 
 def parts(role: str, *found: dict[str, Any]) -> dict[str, Any]:

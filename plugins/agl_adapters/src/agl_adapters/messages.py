@@ -56,20 +56,16 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         report = AdapterReport(spans=len(spans))
         count_unread(spans, report)
         tools_below = _tool_spans(spans)
-        parents = {span.span_id: span.parent_id for span in spans}
+        recorded = _recorded(spans, report)
+        around = _around(recorded, {span.span_id: span.parent_id for span in spans})
         calls: list[tuple[Span, ModelCall]] = []
-        recorded: dict[str, ModelCall] = {}  # by span id
-        seen = SeenCalls()
+        seen, told = SeenCalls(), set[str]()
         for span in spans:
-            if not (is_model_call(span.attributes) or _is_legacy_call(span)):
+            call = recorded.get(span.span_id)
+            if call is None:
                 continue
-            _check_legacy(span)
-            call = ModelCall(span.attributes)
-            if not any(call.find(field)[1] for field in ("system", "prompt", "completion")):
-                report.leave_out("call", Reason.NO_MESSAGES)
-                continue
-            recorded[span.span_id] = call
-            if seen.find(span, call) is not None:
+            outermost = _outermost(span.span_id, recorded, around)
+            if outermost in told or seen.find(span, call) is not None:
                 report.leave_out("call", Reason.DUPLICATE_RESPONSE)
                 continue
             if is_broken(span) and call.find("completion")[1]:
@@ -77,7 +73,8 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
                 continue
             calls.append((span, call))
             seen.add(span, call)
-        repetitions = _repetitions(recorded, parents)
+            told.add(outermost)
+        repetitions = _repetitions(recorded, around)
         once = [(span, call) for span, call in calls if span.span_id not in repetitions]
         auxiliary = {} if self.keep_auxiliary else auxiliary_calls(once)
         conversations: list[OpenAIMessages] = []
@@ -97,27 +94,71 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         return conversations, report
 
 
-def _repetitions(recorded: Mapping[str, ModelCall], parents: Mapping[str, str | None]) -> set[str]:
-    """Return the spans of calls that repeat a call nested in them, or around them.
+def _recorded(spans: Sequence[Span], report: AdapterReport) -> dict[str, ModelCall]:
+    """Return the calls whose messages were captured, by span id."""
+    recorded: dict[str, ModelCall] = {}
+    for span in spans:
+        if not (is_model_call(span.attributes) or _is_legacy_call(span)):
+            continue
+        _check_legacy(span)
+        call = ModelCall(span.attributes)
+        if any(call.find(field)[1] for field in ("system", "prompt", "completion")):
+            recorded[span.span_id] = call
+        else:
+            report.leave_out("call", Reason.NO_MESSAGES)
+    return recorded
+
+
+def _around(recorded: Mapping[str, ModelCall], parents: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the span of the nearest call around each call that is nested in one.
 
     Args:
         recorded: All calls by span id.
         parents: Parent's span id by span id, of all spans.
     """
-    repetitions: set[str] = set()
-    for inner, call in recorded.items():
+    around: dict[str, str] = {}
+    for inner in recorded:
         outer, passed = parents.get(inner), {inner}
         while outer is not None and outer not in recorded and outer not in passed:
             passed.add(outer)
             outer = parents.get(outer)
-        if outer is None or outer not in recorded:
-            continue
-        around = recorded[outer]
-        if around.response_id is None:
+        if outer is not None and outer in recorded:
+            around[inner] = outer
+    return around
+
+
+def _outermost(span_id: str, recorded: Mapping[str, ModelCall], around: Mapping[str, str]) -> str:
+    """Return the span of the outermost call with the same response id around a call, or its own.
+
+    Nested spans with one id are one call, whatever their clocks say: a proxy may run elsewhere.
+    """
+    response_id, passed = recorded[span_id].response_id, {span_id}
+    while (
+        response_id is not None
+        and (outer := around.get(span_id)) is not None
+        and outer not in passed
+        and recorded[outer].response_id == response_id
+    ):
+        passed.add(outer)
+        span_id = outer
+    return span_id
+
+
+def _repetitions(recorded: Mapping[str, ModelCall], around: Mapping[str, str]) -> set[str]:
+    """Return the spans of calls that repeat a call nested in them, or around them.
+
+    Args:
+        recorded: All calls by span id.
+        around: The nearest call around each nested one, by span id.
+    """
+    repetitions: set[str] = set()
+    for inner, outer in around.items():
+        call, outer_call = recorded[inner], recorded[outer]
+        if outer_call.response_id is None:
             repetitions.add(outer)
         elif call.response_id is None:
             repetitions.add(inner)
-        elif around.response_id != call.response_id and is_same_inside(around, call):
+        elif outer_call.response_id != call.response_id and is_same_inside(outer_call, call):
             repetitions.add(outer)
     return repetitions
 
@@ -143,7 +184,8 @@ def _conversations(
         messages += to_messages(_sequence(raw_prompt, where), prompt_row.prompt_shape, report)
     for message in messages:
         if message.get("role") == "assistant" and message.get("tool_calls"):
-            message["content"] = None  # OpenAI's format requires the key
+            # The format wants the key. Text beside the calls stays; some tracers write "" for none.
+            message["content"] = message.get("content") or None
         else:
             message.setdefault("content", "")
     if completion_row is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agl_cli_kit import main
+from agl_core.errors import RunFailedError
 from agl_core.statistics import estimate_gain, estimate_mean
 
 pytest.importorskip("agl_store_sqlite")
@@ -75,6 +76,55 @@ def test_a_finished_run_is_tested_later(folder, capsys):
     assert "Test on 2 tasks that the run did not use" in out
     assert "2 won, 0 lost, 0 tied" in out
     assert "not shown" in out
+
+
+BROKEN = """
+import signal, threading
+
+@agl.rollout
+def agent(task, prompt_template, rollout):
+    if rollout.mode == "test":
+        HOW
+    return 1.0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_test_that_is_interrupted_leaves_the_summary_of_the_training(folder, agl):
+    how = "signal.raise_signal(signal.SIGINT) or threading.Event().wait(60)"
+    (folder / "program.py").write_text(
+        PROGRAM.replace("BETTER", repr("better")) + BROKEN.replace("HOW", how)
+    )
+    quick = ["--set", "strategy={type = 'shm', graceful_delay = 0.1}"]
+    done = agl("train", "train.toml", *quick)
+    assert done.returncode == 130, done.stderr
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert {"status succeeded", "succeeded 2", "no result: it was interrupted"} <= set(rows)
+    assert any(row.startswith("best resources ") for row in rows)
+    assert any(row.startswith("test it again: agl train train.toml") for row in rows)
+    done = agl("train", "train.toml", "--json", *quick)
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["status"], said["test"]) == (130, "succeeded", None)
+    assert said["test_error"] == "it was interrupted"
+
+
+def test_a_test_that_fails_leaves_the_summary_of_the_training(folder, capsys, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise RunFailedError("evaluation: all 7 rollouts failed by the proxy")
+
+    monkeypatch.setattr("agl_core.trainer.Trainer.compare", fails)
+    assert main(["train", "train.toml"]) == 1
+    shown = capsys.readouterr()
+    assert "no result: evaluation: all 7 rollouts failed by the proxy" in shown.out
+    assert shown.err.splitlines()[-1] == (
+        "agl: error: the run is finished, its test failed: evaluation: all 7 rollouts failed by "
+        "the proxy"
+    )
+    assert main(["train", "train.toml", "--json"]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    said = json.loads(line)
+    assert (said["status"], said["test"]) == ("succeeded", None)
+    assert "failed by the proxy" in said["test_error"]
 
 
 def test_a_test_task_that_the_search_uses_is_refused(folder, capsys):

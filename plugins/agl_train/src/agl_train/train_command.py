@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from agl_cli_kit import print_json, print_table
-from agl_core.errors import ConfigError, RunFailedError, error_message
+from agl_core.errors import AglError, ConfigError, RunFailedError, error_message
 from agl_core.types import ProxyLLM
 from agl_train.curves import curve
 from agl_train.failures import Failures, failed_rollouts, retried_attempts
@@ -85,38 +86,76 @@ def train(
             set_up_logging(plan)
             trainer = plan.build_trainer()
         say_store(trainer, plan, as_json)
-        counts, latest, failures, retried, tested = _fit(
-            trainer, plan, record, overrides, name, resume
-        )
+        done = _fit(trainer, plan, record, overrides, name, resume)
     # What ended the algorithm counts, too: rollouts may have succeeded before.
     raised = record.error if isinstance(record.error, RunFailedError) else None
-    verdict = failures.verdict or (error_message(raised) if raised else "")
+    verdict = done.failures.verdict or (error_message(raised) if raised else "")
     status = "failed" if verdict else "succeeded"
-    if trainer.interrupted:
+    if done.interrupted:
         status = "interrupted"
     if as_json:
         print_json(
             {
                 "run": record.as_json(),
                 "status": status,
-                "metrics": {**record.metrics, **counts, "steps": record.steps},
-                "failures": failures.as_json(),
+                "metrics": {**record.metrics, **done.counts, "steps": record.steps},
+                "failures": done.failures.as_json(),
                 **({"error": error_json(raised)} if raised else {}),
-                "retried": retried,
-                "best_resources": _public(latest) if latest else None,
-                "test": tested and tested.as_json(),
+                "retried": done.retried,
+                "best_resources": _public(done.latest) if done.latest else None,
+                "test": done.tested and done.tested.as_json(),
+                **({"test_error": done.test_failure} if done.test_failure else {}),
             }
         )
     else:
-        _print_run(record, status, failures, retried, latest)
+        _print_run(record, status, done)
         if plan.test_dataset is not None and status == "succeeded":
-            _print_test(plan.test_dataset, tested)
+            _print_test(plan.test_dataset, done)
         if plan.store_name != "memory":
-            _print_next(record, status, overrides, trainer, latest, tested)
-    failures.tell()
+            _print_next(record, status, overrides, trainer, done)
+    done.failures.tell()
     if status == "failed":
         raise click.ClickException(verdict) from raised
-    return INTERRUPTED if trainer.interrupted else 0
+    if done.test_failure and not done.test_interrupted:
+        raise click.ClickException(f"the run is finished, its test failed: {done.test_failure}")
+    return INTERRUPTED if done.interrupted or done.test_interrupted else 0
+
+
+@dataclass
+class _Trained:
+    """What a training found.
+
+    Attributes:
+        counts: Rollouts of the run, in total and by final status.
+        latest: Its best resources.
+        failures: The rollouts that failed, and why.
+        retried: Attempts that later ones replaced, by status.
+        interrupted: Whether Ctrl+C ended the training.
+        tested: The test on held-out tasks; None if there was none.
+        test_failure: Why the test has no result; empty if it has one, or was not run.
+        test_interrupted: Whether Ctrl+C ended the test.
+    """
+
+    counts: dict[str, int]
+    latest: ResourcesUpdate | None
+    failures: Failures
+    retried: dict[str, int]
+    interrupted: bool
+    tested: HeldOut | None = None
+    test_failure: str = ""
+    test_interrupted: bool = False
+
+    def test(self, trainer: Trainer, plan: TrainPlan, earlier: ResourcesUpdate | None) -> None:
+        """Measure the result on the test tasks; what ends that does not undo the training."""
+        if plan.test_dataset is None or self.latest is None:
+            return
+        try:
+            with stopped_by_signals():
+                self.tested = measure_held_out(trainer, plan, earlier, self.latest)
+        except KeyboardInterrupt:
+            self.test_failure, self.test_interrupted = "it was interrupted", True
+        except AglError as error:
+            self.test_failure = error_message(error)
 
 
 def _fit(
@@ -126,8 +165,8 @@ def _fit(
     overrides: Sequence[str],
     name: str | None,
     resume: bool,
-) -> tuple[dict[str, int], ResourcesUpdate | None, Failures, dict[str, int], HeldOut | None]:
-    """Train; return rollouts by final status, best resources, failures, retries, and the test."""
+) -> _Trained:
+    """Train, and test the result; return what was found."""
     from agl_algorithm_kit import stored_runs
 
     store = trainer.store
@@ -163,6 +202,7 @@ def _fit(
         # is in the record.
         with listening(record), stopped_by_signals(), suppress(RunFailedError):
             trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
+        interrupted = trainer.interrupted
         if resume:
             counts, latest = asyncio.run(look_at_run())
         else:
@@ -170,17 +210,10 @@ def _fit(
             # A durable store also holds the rollouts of earlier runs: subtract them.
             counts = {key: after[key] - before[key] for key in after}
         failures, retried = asyncio.run(look_at_failures(counts))
-        tested = None
-        has_result = (
-            latest is not None
-            and record.error is None
-            and not trainer.interrupted
-            and not failures.verdict
-        )
-        if plan.test_dataset is not None and latest is not None and has_result:
-            with stopped_by_signals():
-                tested = measure_held_out(trainer, plan, earlier, latest)
-        return counts, latest, failures, retried, tested
+        done = _Trained(counts, latest, failures, retried, interrupted)
+        if record.error is None and not interrupted and not failures.verdict:
+            done.test(trainer, plan, earlier)
+        return done
     finally:
         asyncio.run(store.close())
 
@@ -226,29 +259,30 @@ def _check(record: RunRecord, overrides: Sequence[str], as_json: bool) -> int:
 def _print_run(
     record: RunRecord,
     status: str,
-    failures: Failures,
-    retried: Mapping[str, int],
-    latest: ResourcesUpdate | None,
+    done: _Trained,
 ) -> None:
     rows = [["run", record.name], ["status", status], ["seconds", f"{record.seconds:.1f}"]]
-    rows += failures.rows()
-    if retried:
-        rows.append(["attempts retried", _retries_in_short(retried)])
+    rows += done.failures.rows()
+    if done.retried:
+        rows.append(["attempts retried", _retries_in_short(done.retried)])
     for name, value in record.metrics.items():
         line = curve(record.curves.get(name, ()), sys.stdout.encoding)
         rows.append([name, f"{value:.4g}  {line}".rstrip()])
+    latest = done.latest
     if latest is not None:
         rows.append(["best resources", f"{latest.resources_id} (version {latest.version})"])
         rows += [[f"  {name}", _in_short(it)] for name, it in latest.resources.items()]
     print_table(["", ""], rows)
 
 
-def _print_test(tasks: Sized, tested: HeldOut | None) -> None:
+def _print_test(tasks: Sized, done: _Trained) -> None:
     click.echo(f"\nTest on {len(tasks)} tasks that the run did not use, paired by task:")
-    if tested is None:
-        click.echo("not run: the run changed no prompt")
+    if done.tested is not None:
+        print_table(["", ""], done.tested.rows("before", "after"))
+    elif done.test_failure:
+        click.echo(f"no result: {done.test_failure}")
     else:
-        print_table(["", ""], tested.rows("before", "after"))
+        click.echo("not run: the run changed no prompt")
 
 
 def _retries_in_short(retried: Mapping[str, int]) -> str:
@@ -264,14 +298,14 @@ def _print_next(
     status: str,
     overrides: Sequence[str],
     trainer: Trainer,
-    latest: ResourcesUpdate | None,
-    tested: HeldOut | None,
+    done: _Trained,
 ) -> None:
     """Print what to do next, as commands: resume, score the result, look at the rollouts."""
     if status == "interrupted":
         again = command_again("train", record, overrides, "--run", record.name, "--resume")
         click.echo(f"resume it: {again}")
         return
+    latest = done.latest
     behind = latest is not None and any(
         isinstance(it, ProxyLLM) for it in latest.resources.values()
     )
@@ -280,7 +314,10 @@ def _print_next(
     elif status == "succeeded" and latest is not None:
         scored = command_again("eval", record, overrides, "--resources", latest.resources_id)
         click.echo(f"score it: {scored}")
-    if status == "succeeded" and tested is None and "val/reward_excess" in record.metrics:
+    if done.test_failure:
+        again = command_again("train", record, overrides, "--run", record.name, "--resume")
+        click.echo(f"test it again: {again}")
+    elif status == "succeeded" and not done.tested and "val/reward_excess" in record.metrics:
         again = ["--run", record.name, "--resume", "--set", "test_dataset=FRESH_TASKS.jsonl"]
         click.echo(f"test it: {command_again('train', record, overrides, *again)}")
     path = getattr(trainer.store, "path", None)

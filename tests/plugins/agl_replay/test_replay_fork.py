@@ -55,13 +55,26 @@ class Counter:
         return Reply(f"the answer is {self.number}")
 
 
+class Reader(LitAgent[str]):
+    """Asks twice where ``OPENAI_BASE_URL`` says; it takes nothing from its resources."""
+
+    async def rollout_async(self, task: str, resources: NamedResources, rollout: Any) -> float:
+        answer = ""
+        async with AsyncOpenAI() as client:
+            for _ in range(2):
+                message: Any = {"role": "user", "content": f"{task} {answer}"}
+                done = await client.chat.completions.create(model="m", messages=[message])
+                answer = done.choices[0].message.content or ""
+        return float(answer.rpartition(" ")[2])
+
+
 def calls_of(spans: Any) -> list[Span]:
     return [span for span in spans if span.name == semconv.SPAN_MODEL_CALL]
 
 
-def live_models(models: ScriptedModels) -> list[dict[str, Any]]:
+def live_models(models: ScriptedModels, *names: str) -> list[dict[str, Any]]:
     params = {"model": "hosted_vllm/m", "api_base": models.base_url}
-    return [{"model_name": "m", "litellm_params": params}]
+    return [{"model_name": name, "litellm_params": params} for name in names or ("m",)]
 
 
 async def test_a_fork_repeats_calls_and_samples_the_rest(
@@ -90,6 +103,43 @@ async def test_a_fork_repeats_calls_and_samples_the_rest(
             assert calls[2].attributes[key]
         rewards |= {span.attributes["agentlightning.reward.0.value"] for span in spans[-1:]}  # type: ignore[misc]
     assert rewards == {11.0, 12.0, 13.0}
+
+
+@pytest.mark.parametrize("names", [["m"], ["other"], ["other", "m"]])
+async def test_a_fork_stores_no_resources(
+    record: Record, store: InMemoryLightningStore, names: list[str]
+):
+    """Live agents get the latest resources, and those of a fork would name its ended proxy."""
+    parent = await record(Talker(), Counter(0))
+    await store.add_resources({"llm": LLM(endpoint="http://live/v1", model="live")})
+    latest = await store.get_latest_resources()
+    with ScriptedModels(Counter(10)) as models:
+        live = live_models(models, *names)
+        (one,) = await fork(Talker(), parent.rollout_id, store, at=2, model_list=live)
+        assert len(models.requests) == 1
+    assert (one.status, one.resources_id) == ("succeeded", parent.resources_id)
+    assert await store.get_latest_resources() == latest
+    assert len(await store.query_resources()) == 2
+
+
+async def test_forks_of_an_agent_that_reads_its_endpoint_repeat_its_calls(
+    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    runner: LitAgentRunner[str] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+    with ScriptedModels(Counter(0)) as models, runner.run_context(agent=Reader(), store=store):
+        monkeypatch.setenv("OPENAI_BASE_URL", models.base_url)
+        parent = await runner.step("Bob")
+    with ScriptedModels(Counter(10)) as models:
+        (one,) = await fork(
+            Reader(), parent.rollout_id, store, at=1, model_list=live_models(models)
+        )
+        assert [seen.body["messages"][0]["content"] for seen in models.requests] == [
+            "Bob the answer is 1"
+        ]
+    assert one.status == "succeeded"
+    calls = calls_of(await store.query_spans(one.rollout_id))
+    assert calls[-1].attributes["response_token_ids"], "the live proxy records its calls"
 
 
 async def test_repeated_calls_are_in_no_training_row(record: Record, store: InMemoryLightningStore):

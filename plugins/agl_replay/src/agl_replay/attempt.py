@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 from agl_core.agent import LitAgent
@@ -14,15 +15,30 @@ from agl_core.proxy import LLMProxy
 from agl_core.store import LightningStore
 from agl_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM
 from agl_replay.agent import ReplayedAgent, endpoints_in_environment, redirect
-from agl_replay.live import live_models
+from agl_replay.live import live_models, models_behind
 from agl_replay.proxy import ReplayProxy, replay_proxy
 from agl_replay.recording import read_recording
 from agl_replay.session import ReplaySession
 
-__all__ = ["in_session", "replayed_agent"]
+__all__ = ["in_session", "live_through", "replayed_agent"]
 
 _environment: Final = threading.Lock()
 """Held by the one replay of the process whose agent reads its endpoint from the environment."""
+_live: Final[ContextVar[LLMProxy | None]] = ContextVar("agl_replay_live", default=None)
+
+
+@contextmanager
+def live_through(proxy: LLMProxy | None) -> Generator[None]:
+    """Let the live calls of the attempts in this context go to a proxy's models.
+
+    Args:
+        proxy: The running proxy; None leaves them to the models of each rollout's resources.
+    """
+    token = _live.set(proxy)
+    try:
+        yield
+    finally:
+        _live.reset(token)
 
 
 @asynccontextmanager
@@ -52,7 +68,7 @@ async def replayed_agent(
         compare=replay.on_divergence != "ignore",
     )
     async with replay_proxy(recording, store) as proxy:
-        yield in_session(agent, session, proxy)
+        yield in_session(agent, session, proxy, _live.get())
 
 
 def in_session(
@@ -70,7 +86,7 @@ def in_session(
     @contextmanager
     def around(rollout: AttemptedRollout, resources: NamedResources) -> Generator[NamedResources]:
         ids = (rollout.rollout_id, rollout.attempt.attempt_id)
-        session.models = live_models({"llm": live.as_resource()} if live else resources, *ids)
+        session.models = models_behind(live, *ids) if live else live_models(resources, *ids)
         proxy.sessions[ids] = session
         try:
             with ExitStack() as stack:

@@ -14,10 +14,12 @@ from agl_core.types import (
     LLM,
     AttemptedRollout,
     EnqueueRolloutRequest,
+    NamedResources,
     ReplayConfig,
     Rollout,
 )
 from agl_proxy_direct import DirectProxy
+from agl_replay.attempt import live_through
 from agl_replay.recording import (
     NotReplayableError,
     find_recorded,
@@ -149,7 +151,8 @@ async def fork(
         samples: Number of forks.
         attempt_id: The attempt; None takes the latest.
         on_divergence: What to do when a repeated call differs.
-        model_list: Live models, in LiteLLM's form; by default those of the recorded resources.
+        model_list: Live models, in LiteLLM's form; by default those of the recorded resources. A
+            single one answers the calls of all models of the recorded resources.
         tracer: Records the forks; a new :class:`~agl_core.tracer.OtelTracer` by default.
         hooks: Callbacks around each fork.
 
@@ -158,23 +161,14 @@ async def fork(
         AttemptNotFoundError: The rollout has no such attempt.
     """
     parent, attempt = await find_recorded(store, rollout_id, attempt_id)
-    proxy = DirectProxy(model_list=model_list, store=store) if model_list else None
-    resources_id = None
-    if proxy is not None:
-        await proxy.start()
-        resources = await recorded_resources(store, parent)
-        llm = proxy.as_resource()
-        names = [name for name, one in resources.items() if isinstance(one, LLM)] or ["llm"]
-        changed = await store.add_resources({**resources, **dict.fromkeys(names, llm)})
-        resources_id = changed.resources_id
     requests = fork_requests(
-        parent,
-        attempt.attempt_id,
-        at=at,
-        samples=samples,
-        resources_id=resources_id,
-        on_divergence=on_divergence,
+        parent, attempt.attempt_id, at=at, samples=samples, on_divergence=on_divergence
     )
+    proxy = None
+    if model_list:
+        models = _for_recorded(model_list, await recorded_resources(store, parent))
+        proxy = DirectProxy(model_list=models, store=store)
+        await proxy.start()
     runner: LitAgentRunner[Any] = LitAgentRunner(tracer or OtelTracer(), heartbeat_interval=0)
     started = Started()
     width = asyncio.Semaphore(samples if agent.concurrent else 1)
@@ -189,7 +183,10 @@ async def fork(
             )
 
     try:
-        with runner.run_context(agent=agent, store=store, hooks=[*hooks, started]):
+        with (
+            live_through(proxy),
+            runner.run_context(agent=agent, store=store, hooks=[*hooks, started]),
+        ):
             ended = await asyncio.gather(*map(run, requests), return_exceptions=True)
     finally:
         if proxy is not None:
@@ -199,6 +196,21 @@ async def fork(
         raise errors[0]
     forks = {one.rollout_id: one for one in await store.query_rollouts(rollout_id_in=started.ids)}
     return [forks[rollout_id] for rollout_id in started.ids]
+
+
+def _for_recorded(
+    model_list: Sequence[Mapping[str, Any]], resources: NamedResources
+) -> Sequence[Mapping[str, Any]]:
+    """Return a model list in which an only live model has the names of the recorded ones, too."""
+    live = {entry.get("model_name") for entry in model_list}
+    if len(live) > 1:
+        return model_list
+    recorded = {one.model: None for one in resources.values() if isinstance(one, LLM)}
+    others = [name for name in recorded if name not in live]
+    return [
+        *model_list,
+        *({**entry, "model_name": name} for name in others for entry in model_list),
+    ]
 
 
 class Started(Hook):

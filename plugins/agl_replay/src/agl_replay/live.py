@@ -9,10 +9,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agl_core.genai import Protocol, get_protocol
+from agl_core.proxy import LLMProxy
 from agl_core.types import LLM, NamedResources
 from agl_proxy_direct import Backend
 
-__all__ = ["LiveModels", "live_models"]
+__all__ = ["LiveModels", "live_models", "models_behind"]
 
 _ENVIRONMENT: Final[Mapping[bool, tuple[str, str, str]]] = {
     False: ("OPENAI_BASE_URL", "OPENAI_API_KEY", "https://api.openai.com/v1"),
@@ -71,3 +72,10 @@ def live_models(resources: NamedResources, rollout_id: str, attempt_id: str) -> 
         for anthropic, (url, key, default) in _ENVIRONMENT.items()
     }
     return LiveModels({}, environment)
+
+
+def models_behind(proxy: LLMProxy, rollout_id: str, attempt_id: str) -> LiveModels:
+    """Return the models of a proxy, which records the calls of an attempt."""
+    names = dict.fromkeys(str(entry["model_name"]) for entry in proxy.get_model_list())
+    resources: NamedResources = {name: proxy.as_resource(model=name) for name in names}
+    return live_models(resources, rollout_id, attempt_id)

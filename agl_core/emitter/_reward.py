@@ -150,21 +150,29 @@ def get_reward_value(span: SpanLike) -> float | None:
     """Return the primary reward that a span carries, or None.
 
     Besides the current attributes it reads those of AgentOps' operations and of older versions of
-    the format. The reward of a span that came after the end of its attempt does not count.
+    the format. The reward of a span that came after the end of its attempt does not count, nor does
+    a value that is no number, which an agent may annotate a span with.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if attributes.get(semconv.LATE):
         return None
     if PRIMARY_REWARD_VALUE in attributes:
-        return float(attributes[PRIMARY_REWARD_VALUE])
+        return _read_number(attributes[PRIMARY_REWARD_VALUE])
     for key in _AGENTOPS_OUTPUTS:
         if key in attributes:
             value = _agentops_reward(attributes[key])
             if value is not None:
                 return value
     if span.name == semconv.SPAN_ANNOTATION and _LEGACY_VALUE in attributes:
-        return float(attributes[_LEGACY_VALUE])
+        return _read_number(attributes[_LEGACY_VALUE])
     return None
+
+
+def _read_number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _agentops_reward(output: Any) -> float | None:
@@ -183,7 +191,7 @@ def _agentops_reward(output: Any) -> float | None:
         DeprecationWarning,
         stacklevel=3,
     )
-    return float(fields["value"])
+    return _read_number(fields["value"])
 
 
 def is_reward_span(span: SpanLike) -> bool:

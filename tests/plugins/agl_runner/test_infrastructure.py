@@ -10,15 +10,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import openai
 import pytest
 
 from agl_algorithm_kit import run_batch
 from agl_core.errors import AgentTimeoutError, RunFailedError, StoreUnavailableError
+from agl_core.semconv import INFRASTRUCTURE_HEADER
 from agl_core.types import ProxyLLM, RolloutConfig
-from agl_runner import infrastructure
+from agl_runner import attempt, infrastructure
+from agl_store_memory import InMemoryLightningStore
 
 
 class Proxy(ThreadingHTTPServer):
@@ -271,3 +273,63 @@ async def test_waiting_ends_when_the_rollout_is_cancelled(bench: Any, proxy: Pro
     await bench.store.update_rollout(rollout.rollout_id, status="cancelled")
     await asyncio.wait_for(work, 10)
     assert (await bench.statuses()) == ["cancelled"]
+
+
+async def test_an_attempt_that_waits_for_its_proxy_is_not_unresponsive(bench: Any, proxy: Proxy):
+    """The verdict would end the rollout, and the runner's status would queue it again."""
+    port = proxy.server_address[1]
+    again: list[Proxy] = []
+    bench.store = InMemoryLightningStore(scan_debounce_seconds=0.0)
+
+    def agent(task: str) -> float:
+        if not again:
+            proxy.end()
+            timer = threading.Timer(1.2, lambda: again.append(Proxy(port)))
+            timer.start()
+        call(proxy.url)
+        return 0.5
+
+    await give(bench, proxy.url)
+    runner = await bench.runner(agent)
+    seen: set[str] = set()
+    rollout = await bench.store.enqueue_rollout(
+        "task", config=RolloutConfig(unresponsive_seconds=0.5)
+    )
+    work = asyncio.create_task(runner.iter(until_idle=True))
+    while not work.done():
+        seen |= {one.status for one in await bench.store.query_attempts(rollout.rollout_id)}
+        await asyncio.sleep(0.02)
+    await work
+    for one in again:
+        one.end()
+    assert "unresponsive" not in seen
+    assert await bench.statuses() == ["succeeded"]
+
+
+def test_the_proxys_word_is_read_from_replies_that_are_false():
+    """As ``requests.Response`` is for a status that is an error."""
+
+    class Response:
+        headers: ClassVar = {INFRASTRUCTURE_HEADER: "proxy"}
+
+        def __bool__(self) -> bool:
+            return False
+
+    error = RuntimeError("503")
+    error.response = Response()  # pyright: ignore[reportAttributeAccessIssue]
+    assert infrastructure.was_reported(error) == "proxy"
+
+
+async def test_what_cannot_be_found_out_costs_no_status(
+    bench: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    def agent(task: str) -> None:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(attempt, "find_away", fail)
+    await give(bench, proxy.url)
+    rollout = await run_all(bench, await bench.runner(agent))
+    assert rollout.status == "failed"

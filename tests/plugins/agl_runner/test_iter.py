@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
 
 import pytest
 
+from agl_core.emitter import emit_annotation
 from agl_core.errors import PermissionDeniedError, StoreUnavailableError
 from agl_core.execution import ThreadingEvent
 from agl_core.types import AttemptedRollout
+from agl_runner.claims import Claims
 from agl_store_memory import InMemoryLightningStore
 
 
@@ -285,28 +288,107 @@ async def test_a_summary_is_logged_and_single_rollouts_only_in_detail(
     assert "1 spans, reward 0.5" in caplog.text
 
 
-async def test_the_rollout_of_a_cancelled_claim_is_returned(bench: Any) -> None:
-    class Shielded(InMemoryLightningStore):
-        """A client whose request cannot be cancelled."""
+class _Shielded(InMemoryLightningStore):
+    """A client whose request cannot be cancelled: it claims a rollout when it is."""
 
-        async def dequeue_rollout(
-            self, worker_id: str | None = None, *, wait: float = 0.0
-        ) -> AttemptedRollout | None:
-            if not wait:
-                return None
-            try:
-                await asyncio.sleep(wait)
-            except asyncio.CancelledError:
-                await self.enqueue_rollout("late")
-            return await super().dequeue_rollout(worker_id)
+    away = False
 
-    bench.store = Shielded()
+    async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
+        if self.away:
+            raise StoreUnavailableError("the store is away")
+        await super().return_claim(rollout_id, attempt_id)
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait: float = 0.0
+    ) -> AttemptedRollout | None:
+        if not wait:
+            return None
+        try:
+            await asyncio.sleep(wait)
+        except asyncio.CancelledError:
+            await self.enqueue_rollout("late")
+        return await super().dequeue_rollout(worker_id)
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_the_rollout_of_a_cancelled_claim_is_returned(
+    bench: Any, away: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store = _Shielded()
+    bench.store.away = away
     runner = await bench.runner(lambda task: None)
     running = asyncio.create_task(runner.iter())
     await asyncio.sleep(0.02)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await running
-    attempt = await bench.attempt()
-    assert attempt.status == "failed"
-    assert "stopped before it ran the agent" in attempt.metadata["error"]
+        await asyncio.wait_for(running, 10)
+    assert await bench.statuses() == ["preparing" if away else "requeuing"]
+    assert ("cannot be returned to the queue" in caplog.text) is away
+
+
+async def test_a_rollout_that_is_claimed_while_an_attempt_raises_is_returned(bench: Any) -> None:
+    raises = asyncio.Event()
+
+    class Late(InMemoryLightningStore):
+        """A client whose reply is on its way when its request is cancelled."""
+
+        async def dequeue_rollout(
+            self, worker_id: str | None = None, *, wait: float = 0.0
+        ) -> AttemptedRollout | None:
+            claimed = await super().dequeue_rollout(worker_id, wait=wait)
+            if claimed is not None and claimed.input == "late":
+                raises.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(30)
+            return claimed
+
+    async def agent(task: str) -> None:
+        await bench.store.enqueue_rollout("late")
+        await raises.wait()
+        raise KeyboardInterrupt
+
+    bench.store = Late()
+    runner = await bench.runner(agent, concurrency=2)
+    await bench.store.enqueue_rollout("first")
+    with pytest.raises(KeyboardInterrupt):
+        await runner.iter()
+    assert await bench.statuses() == ["failed", "requeuing"]
+
+
+async def test_a_refused_claim_lets_running_attempts_finish(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, refused = Claims.next, asyncio.Event()
+    allowed = iter([True])
+
+    async def once(claims: Claims, limit: int = 1) -> Any:
+        if next(allowed, False):
+            return await claim(claims, limit)
+        refused.set()
+        raise PermissionDeniedError("no more")
+
+    async def agent(task: str) -> None:
+        await refused.wait()
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Claims, "next", once)
+    runner = await bench.runner(agent, concurrency=2)
+    await bench.store.enqueue_rollout("runs")
+    with pytest.raises(PermissionDeniedError):
+        await asyncio.wait_for(runner.iter(), 10)
+    assert await bench.statuses() == ["succeeded"]
+
+
+async def test_an_annotation_that_is_no_reward_ends_no_runner(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def agent(task: int) -> None:
+        emit_annotation({"reward": "good"})
+
+    runner = await bench.runner(agent)
+    for number in range(2):
+        await bench.store.enqueue_rollout(number)
+    with caplog.at_level("DEBUG", logger="agl_runner"):
+        await runner.iter(until_idle=True)
+    assert await bench.statuses() == ["succeeded"] * 2
+    assert "reward None" in caplog.text

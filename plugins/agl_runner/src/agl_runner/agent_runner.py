@@ -7,9 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import anyio
-
-from agl_core.errors import AgentCancelledError
+from agl_core.errors import AgentCancelledError, PermissionDeniedError
 from agl_core.known_errors import KnownErrors
 from agl_core.plugins import configured_by
 from agl_core.runner import (
@@ -21,7 +19,7 @@ from agl_core.runner import (
 )
 from agl_core.sync_calls import SyncCalls
 from agl_runner.attempt import AttemptRun, Workplace
-from agl_runner.claims import Claims
+from agl_runner.claims import Claims, to_the_end
 from agl_runner.config import AgentRunnerConfig, HeartbeatMode
 from agl_runner.final_status import CANCELLED_TIMEOUT
 from agl_runner.heartbeat import Heartbeat
@@ -206,7 +204,11 @@ class LitAgentRunner(Runner[T]):
             slots = Slots(parts.concurrency, stopped)
             try:
                 with _watched(parts):
-                    await self._fill(slots, claims, stopped, parts, progress)
+                    try:
+                        await self._fill(slots, claims, stopped, parts, progress)
+                    except PermissionDeniedError:  # it may claim no more; what runs is finished
+                        await slots.drain()
+                        raise
                     if slots.error is None:
                         await slots.drain()
             finally:
@@ -235,6 +237,9 @@ class LitAgentRunner(Runner[T]):
             if free <= 0 or stopped.done():
                 return
             rollouts = await claims.next(free)
+            if slots.error is not None:  # an attempt raised meanwhile; these would be cancelled
+                await to_the_end(claims.hand_back(rollouts))
+                return
             if not rollouts:
                 return
             started += len(rollouts)
@@ -335,11 +340,14 @@ class LitAgentRunner(Runner[T]):
 
     async def _end_soon(self, run: AttemptRun, task: asyncio.Task[None]) -> None:
         run.stop(AgentCancelledError("the runner was stopped"))
-        with anyio.CancelScope(shield=True):
+
+        async def end() -> None:
             await asyncio.wait((task,), timeout=_GRACE_PERIODS * self.cancel_grace)
             if not task.done():  # a hook or the store hangs
                 task.cancel()
                 await asyncio.wait((task,), timeout=CANCELLED_TIMEOUT)
+
+        await to_the_end(end())
 
 
 class _WorkerParts(NamedTuple):

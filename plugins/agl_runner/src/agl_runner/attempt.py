@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_BEATS: Final = 3
+"""Heartbeats of a waiting attempt within the time after which it counts as unresponsive."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
@@ -158,12 +161,13 @@ class AttemptRun:
         except BaseException as error:
             self.error = self.error or error
         try:
+            facts = await self._infrastructure_facts()
+        except Exception:
+            logger.exception("%s: what failed it is not known", self.rollout.rollout_id)
+            facts = {}
+        try:
             self.status = await write_final_status(
-                place.store,
-                self.rollout,
-                self.error,
-                await self._infrastructure_facts(),
-                timeout=place.finish_timeout,
+                place.store, self.rollout, self.error, facts, timeout=place.finish_timeout
             )
         except Exception as error:
             logger.exception("%s: the final status is not written", self.rollout.rollout_id)
@@ -229,12 +233,32 @@ class AttemptRun:
     async def _wait_for_proxy(self) -> bool:
         """Return whether a proxy of the agent was away, after it serves again or has moved."""
         url = await find_away(proxies_of(self._resources), self._began)
-        if url is not None:
+        if url is None:
+            return False
+        alive = asyncio.create_task(self._show_alive())
+        try:
             await wait_for(url, self._move)
-        return url is not None
+        finally:
+            alive.cancel()
+        return True
+
+    async def _show_alive(self) -> None:
+        """Keep the watchdog from ending an attempt that waits: no span of it arrives."""
+        seconds = self.rollout.config.unresponsive_seconds
+        if seconds is None:
+            return
+        store, ids = self.place.store, (self.rollout.rollout_id, self.rollout.attempt.attempt_id)
+        while True:
+            try:
+                await store.update_attempt(*ids, last_heartbeat_time=await store.now())
+            except Exception as error:
+                logger.warning("%s: a heartbeat failed: %r", self.rollout.rollout_id, error)
+            await asyncio.sleep(seconds / _BEATS)
 
     def _look_for_move(self) -> None:
         """Find out whether the proxy that a model call waits for is elsewhere now."""
+        if self._move.has_happened():
+            return  # the attempt has ended meanwhile
         proxies = proxies_of(self._resources)
         looking = find_move(self.place.store, self.rollout.resources_id, proxies, self._move)
         self._look = asyncio.create_task(looking)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
-from agl_core.errors import AgentCancelledError, PermissionDeniedError
-from agl_runner.final_status import write_final_status
+from agl_core.errors import PermissionDeniedError
+from agl_core.types import QUEUING_STATUSES, RUNNING_STATUSES
 from agl_runner.heartbeat import jittered
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
-_UNFINISHED: Final[list[RolloutStatus]] = ["queuing", "requeuing", *_RUNNING]
+_RUNNING: Final[list[RolloutStatus]] = sorted(RUNNING_STATUSES)
+_UNFINISHED: Final[list[RolloutStatus]] = sorted(QUEUING_STATUSES | RUNNING_STATUSES)
 _HAND_BACK_TIMEOUT: Final = 5.0
 """Seconds: a stop must not wait long for a store that is away."""
 _MIN_WAIT: Final = 0.01
@@ -112,18 +111,34 @@ class Claims:
             return claimed
         except asyncio.CancelledError:
             # The store may have handed out rollouts already, which no other worker would run.
-            with anyio.CancelScope(shield=True):
-                for claimed in await _withdraw(claim):
-                    await self._hand_back(claimed)
+            await to_the_end(self._hand_back_withdrawn(claim))
             raise
         finally:
             for reason in reasons[1:]:
                 reason.cancel()
 
-    async def _hand_back(self, claimed: AttemptedRollout) -> None:
-        """Fail an attempt whose worker was cancelled during the claim."""
-        error = AgentCancelledError("the runner was stopped before it ran the agent")
-        await write_final_status(self._store, claimed, error, timeout=_HAND_BACK_TIMEOUT)
+    async def _hand_back_withdrawn(self, claim: asyncio.Future[Sequence[AttemptedRollout]]) -> None:
+        try:
+            claimed = await _withdraw(claim)
+        except Exception as error:
+            logger.warning("%s: a claim failed while it ended: %r", self._worker_id, error)
+        else:
+            await self.hand_back(claimed)
+
+    async def hand_back(self, claimed: Sequence[AttemptedRollout]) -> None:
+        """Return rollouts whose agent has not run to the queue. Errors are logged."""
+        for one in claimed:
+            ids = one.rollout_id, one.attempt.attempt_id
+            try:
+                async with asyncio.timeout(_HAND_BACK_TIMEOUT):
+                    await self._store.return_claim(*ids)
+            except Exception as error:
+                logger.warning(
+                    "%s: rollout %s was claimed, not run, and cannot be returned to the queue: %r",
+                    self._worker_id,
+                    one.rollout_id,
+                    error,
+                )
 
     async def _work_left(self) -> bool:
         page = await self._store.query_rollouts(status_in=_UNFINISHED, limit=0)
@@ -133,6 +148,15 @@ class Claims:
         running = await self._store.query_rollouts(status_in=_RUNNING)
         ids = [rollout.rollout_id for rollout in running]
         await self._store.wait_for_rollouts(rollout_ids=ids, timeout=self._wait)
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that ends soon, whatever cancels this task meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((task,))
+    task.result()
 
 
 async def _withdraw(

@@ -133,10 +133,10 @@ class Heartbeat:
             await asyncio.sleep(jittered(self._interval, self._jitter))
 
     async def _beat(self, reply: Callable[[Worker], None]) -> None:
-        stats = await self._snapshot()
-        if self._attempts is not None:
-            stats = {**(stats or {}), RUNNING_ATTEMPTS: self._attempts()}
         try:
+            stats = await self._snapshot()
+            if self._attempts is not None:
+                stats = {**(stats or {}), RUNNING_ATTEMPTS: self._attempts()}
             async with asyncio.timeout(self._interval):
                 worker = await self._store.update_worker(
                     self._worker_id, heartbeat_stats=UNSET if stats is None else stats

@@ -153,7 +153,10 @@ async def _uptime(url: str) -> float | None:
 def _ask(url: str) -> float | None:
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=_PROBE_SECONDS)
+    try:
+        connection = kind(parts.netloc, timeout=_PROBE_SECONDS)
+    except http.client.InvalidURL:  # no proxy of ours is there
+        return float("inf")
     try:
         connection.request("GET", "/health")
         answer: Any = json.loads(connection.getresponse().read())
@@ -169,7 +172,8 @@ def _ask(url: str) -> float | None:
 
 def _headers_of(error: BaseException) -> Any:
     """Return the headers of the reply that an error of an HTTP client is about; () without one."""
-    headers: Any = getattr(getattr(error, "response", None) or error, "headers", None)
+    response = getattr(error, "response", None)  # of requests: false if its status is an error
+    headers: Any = getattr(error if response is None else response, "headers", None)
     return headers if hasattr(headers, "keys") else ()
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
+from agl_core.ids import generate_id
 
 if TYPE_CHECKING:
     from agl_core.algorithm._reward_scale import RewardRange
     from agl_core.store import LightningStore
     from agl_core.types import EnqueueRolloutRequest, NamedResources, Rollout
+
+_PREFIX_DIGITS: Final = 8
+"""Digits that tell the snapshots of unnamed runs apart: a store holds hundreds of such runs."""
 
 
 class Run:
@@ -45,6 +49,7 @@ class Run:
         self.finished = False
         self.reward_range: RewardRange | None = None
         self._store = store
+        self._prefix = f"run-{generate_id(_PREFIX_DIGITS)}"
 
     @classmethod
     async def open(cls, store: LightningStore, name: str = "") -> Self:
@@ -112,12 +117,14 @@ class Run:
                 only tries does not: it gets a checkpoint, which agents do not receive.
 
         Returns:
-            The snapshot's id.
+            The snapshot's id; a run without a name has a random prefix, so that no other run
+            replaces the snapshot.
         """
         if latest:
             return (await self._store.add_resources(resources)).resources_id
-        await self._store.update_resources(name, self._tried(name, resources))
-        return name
+        resources_id = f"{self._prefix}/{name}"
+        await self._store.update_resources(resources_id, self._tried(name, resources))
+        return resources_id
 
     def _tried(self, name: str, resources: NamedResources) -> NamedResources:
         """Return the resources with a mark that keeps them from being the latest."""

@@ -30,7 +30,7 @@ class TestResult:
         assert best.prompt.count("+") == 2
         assert apo.get_best_prompt() == PromptTemplate(template=best.prompt, engine="f-string")
         latest = asyncio.run(store.get_latest_resources())
-        assert latest.resources_id == best.version
+        assert latest.resources_id.endswith(f"/{best.version}")
         assert latest.resources["prompt"].template == best.prompt
         assert isinstance(latest.resources["llm"], LLM), "other resources must come along"
 
@@ -53,7 +53,7 @@ class TestResult:
         fit(apo)
         assert apo.state.best == "v0"
         latest = asyncio.run(store.get_latest_resources())
-        assert latest.resources_id == "v0"
+        assert latest.resources_id.endswith("/v0")
 
     def test_nothing_is_known_before_a_run(self, make_apo):
         with pytest.raises(ValueError, match="has not run yet"):

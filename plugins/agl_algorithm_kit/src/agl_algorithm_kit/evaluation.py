@@ -22,7 +22,6 @@ from agl_core.algorithm import (
     with_llm_proxy,
 )
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.ids import generate_id
 from agl_core.types import (
     Checkpoint,
     Dataset,
@@ -156,9 +155,7 @@ class _Pass(FastAlgorithm, Generic[Found]):
                 return chosen
         else:
             ready = add_llm(chosen, llm_proxy)
-        run = self.get_run()
-        unique = f"{_TRIED}{name}" if run.name else f"{_TRIED}{name}-{generate_id(8)}"
-        return await run.put_resources(unique, ready, latest=False)
+        return await self.get_run().put_resources(f"{_TRIED}{name}", ready, latest=False)
 
     async def _by_default(self, store: LightningStore) -> NamedResources | str:
         """Return the initial resources if the user edited them, else the id of the latest snapshot.

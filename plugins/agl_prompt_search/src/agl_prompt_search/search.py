@@ -48,7 +48,7 @@ class Snapshots:
 
     Args:
         store: Store of the resources.
-        run: Run that they belong to; a named run prefixes their ids with its name.
+        run: Run that they belong to; it prefixes their ids.
         resources_of: Returns the resources of a version.
 
     Attributes:

@@ -10,9 +10,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from agl_core.agent import LitAgent
+from agl_core.genai import Protocol
 from agl_core.types import NamedResources, Rollout
-from agl_replay import NotReplayableError, replay
+from agl_replay import NotReplayableError, RecordedCall, Recording, read_recording, replay
 from agl_replay.differences import differences
+from agl_replay.session import ReplaySession
 from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
 
@@ -150,6 +152,48 @@ async def test_calls_at_once_are_answered_in_any_order(
     for questions in (["c", "late", "b"], ["b", "c", "late"]):
         result = await replay(Asker(questions, parallel=True), rollout.rollout_id, store)
         assert (result.divergence, result.error, result.same) == (None, None, True)
+
+
+def without_comparison(recording: Recording) -> ReplaySession:
+    return ReplaySession(recording.calls, recording.operations, compare=False)
+
+
+def ask(session: ReplaySession, question: str, protocol: Protocol = "chat") -> str:
+    """Return the recorded question whose answer a question gets."""
+    body = {"model": "m", "messages": [{"role": "user", "content": question}]}
+    found = session.take(protocol, body)
+    assert isinstance(found, RecordedCall)
+    return found.request["messages"][0]["parts"][0]["content"]
+
+
+async def test_calls_at_once_get_their_own_answers_without_a_comparison(
+    record: Record, store: InMemoryLightningStore
+):
+    questions = ["Rain in late", "Rain in Rome", "Rain in Oslo"]
+    rollout = await record(Asker(questions, parallel=True), echo)
+    recording = await read_recording(store, rollout.rollout_id)
+    assert all(recording.calls[0].overlaps(one) for one in recording.calls[1:])
+
+    session = without_comparison(recording)
+    assert [ask(session, one) for one in reversed(questions)] == questions[::-1]
+
+    session = without_comparison(recording)
+    changed = [f"Say whether it snows in {city}" for city in ("Oslo", "late", "Rome")]
+    assert [ask(session, one) for one in changed] == [questions[2], questions[0], questions[1]]
+
+    session = without_comparison(recording)
+    assert [ask(session, "?") for _ in questions] == [
+        one.request["messages"][0]["parts"][0]["content"] for one in recording.calls
+    ]
+    assert session.take("responses", {"model": "m", "input": "?"}) == "stop"
+
+
+async def test_calls_in_a_row_are_answered_by_place_without_a_comparison(
+    record: Record, store: InMemoryLightningStore
+):
+    rollout = await record(Asker(["a", "b"]), echo)
+    session = without_comparison(await read_recording(store, rollout.rollout_id))
+    assert [ask(session, one) for one in ("b", "a")] == ["a", "b"]
 
 
 async def test_a_replay_stops_after_the_wanted_calls(record: Record, store: InMemoryLightningStore):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
 import agl_core as agl
 from agl_core.agent import LitAgent
 from agl_core.types import NamedResources, Rollout
 from agl_replay import Suite, fork, read_recording, read_suite, replay, write_suite
+from agl_replay.session import ReplaySession
 from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
 
@@ -125,6 +127,36 @@ async def test_another_call_of_a_tool_is_found(
     assert str(result.divergence) == (
         "operation read before call 2: the recording has no further call"
     )
+
+
+class Searcher(LitAgent[Any]):
+    """Searches for three things at once, and asks its model then."""
+
+    @agl.operation(record=True)
+    async def search(self, query: str, limit: int = 3) -> str:
+        await asyncio.sleep(0.05)  # so that the searches overlap
+        return f"found {query}"
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+        llm: Any = resources["llm"]
+        await asyncio.gather(*map(self.search, ("red", "green", "blue")))
+        base = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        async with AsyncOpenAI(base_url=base, api_key="none") as client:
+            message: Any = {"role": "user", "content": "?"}
+            await client.chat.completions.create(model=llm.model, messages=[message])
+        return 1.0
+
+
+@pytest.mark.parametrize("limit", [3, 4])
+async def test_tools_at_once_get_their_own_results_without_a_comparison(
+    record: Record, store: InMemoryLightningStore, limit: int
+):
+    rollout = await record(Searcher())
+    recording = await read_recording(store, rollout.rollout_id)
+    session = ReplaySession(recording.calls, recording.operations, compare=False)
+    for query in ("blue", "red", "green"):
+        arguments = {"query": query, "limit": limit}
+        assert session.answer("search", arguments) == {"result": f"found {query}"}
 
 
 async def test_a_tool_runs_where_the_replay_goes_live(

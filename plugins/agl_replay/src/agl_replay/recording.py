@@ -33,8 +33,19 @@ class NotReplayableError(AglError, ValueError):
     """A rollout has no calls that can be replayed."""
 
 
+class Timed:
+    """What a span says about when it was."""
+
+    span: Span
+
+    def overlaps(self, later: Timed) -> bool:
+        """Return whether a later one began before this one had ended."""
+        begun, end = later.span.start_time, self.span.end_time
+        return begun is not None and end is not None and begun < end
+
+
 @dataclass(frozen=True, eq=False)
-class RecordedCall:
+class RecordedCall(Timed):
     """One recorded model call.
 
     Attributes:
@@ -60,14 +71,9 @@ class RecordedCall:
         found = self.span.attributes.get(_BACKEND_PROTOCOL)
         return cast("Protocol", found) if found in PROTOCOLS else self.protocol
 
-    def overlaps(self, later: RecordedCall) -> bool:
-        """Return whether a later call began before this one had its answer."""
-        begun, end = later.span.start_time, self.span.end_time
-        return begun is not None and end is not None and begun < end
-
 
 @dataclass(frozen=True, eq=False)
-class RecordedOperation:
+class RecordedOperation(Timed):
     """One call of an operation with ``record=True``.
 
     Attributes:
@@ -81,11 +87,6 @@ class RecordedOperation:
     span: Span
     record: Json
     inside: frozenset[str]
-
-    def overlaps(self, later: RecordedOperation) -> bool:
-        """Return whether a later operation began before this one had ended."""
-        begun, end = later.span.start_time, self.span.end_time
-        return begun is not None and end is not None and begun < end
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from agl_core.errors import AglError
 from agl_core.genai import Json, Protocol, dumps, loads
 from agl_replay.comparison import without_ids
 from agl_replay.differences import Difference, differences
 from agl_replay.live import LiveModels
-from agl_replay.recording import RecordedCall, RecordedOperation
+from agl_replay.recording import RecordedCall, RecordedOperation, Timed
 from agl_replay.requests import canonical_request
 
 __all__ = ["Divergence", "OnDivergence", "ReplayDivergenceError", "ReplaySession"]
 
 OnDivergence = Literal["stop", "live"]
+T = TypeVar("T", bound=Timed)
+
 _OUTCOME: Final = frozenset({"result", "error"})
+_WORD: Final = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class ReplaySession:
             the live model.
         on_divergence: The same for calls that differ, and for all calls after such a call.
         compare: Whether a call must ask what the recorded one asked; if not, a call is answered by
-            its place, and an operation by its name and place.
+            its place, and an operation by its name and place. Of calls that overlapped, the one
+            answers that asked the same, or else the most similar.
 
     Attributes:
         models: The live models; set before the first call.
@@ -186,19 +192,14 @@ class ReplaySession:
         return self._bounded and self._passed >= self._limit
 
     def _match(self, protocol: Protocol, request: Mapping[str, Any]) -> RecordedCall | None:
-        if not self._compare:
-            return next((one for one in self._left[:1] if one.protocol == protocol), None)
-        known: dict[str, Any] = {}
-        for position, call in enumerate(self._left):
-            if not all(earlier.overlaps(call) for earlier in self._left[:position]):
-                return None
-            if call.protocol != protocol:
-                continue
-            if call.recorder not in known:
-                known[call.recorder] = canonical_request(protocol, request)
-            if call.request == known[call.recorder]:
-                return call
-        return None
+        candidates = [call for call in _next(self._left) if call.protocol == protocol]
+        if len(candidates) == 1 and not self._compare:
+            return candidates[0]
+        asked = canonical_request(protocol, request) if candidates else {}
+        equal = next((call for call in candidates if call.request == asked), None)
+        if equal is not None or self._compare:
+            return equal
+        return min(candidates, key=lambda call: _distance(call.request, asked), default=None)
 
     def _difference(self, protocol: Protocol, request: Mapping[str, Any]) -> list[Difference]:
         if not self._left:
@@ -213,15 +214,32 @@ class ReplaySession:
 def _match_operation(
     left: Sequence[RecordedOperation], arguments: Json, *, compare: bool
 ) -> RecordedOperation | None:
-    if not compare:
-        return left[0] if left else None
+    candidates = _next(left)
     asked = _comparable(arguments)
+    equal = next((one for one in candidates if _comparable(one.record["arguments"]) == asked), None)
+    if equal is not None or compare:
+        return equal
+    return min(
+        candidates, key=lambda one: _distance(one.record["arguments"], arguments), default=None
+    )
+
+
+def _next(left: Sequence[T]) -> Sequence[T]:
+    """Return what may come next: the first that is left, and those that overlapped with it."""
     for position, one in enumerate(left):
         if not all(earlier.overlaps(one) for earlier in left[:position]):
-            return None
-        if _comparable(one.record["arguments"]) == asked:
-            return one
-    return None
+            return left[:position]
+    return left
+
+
+def _distance(then: Json, now: Json) -> int:
+    """Return how many words one of two JSON objects has and the other has not."""
+    before, after = _words(then), _words(now)
+    return (before - after).total() + (after - before).total()
+
+
+def _words(value: Json) -> Counter[str]:
+    return Counter(_WORD.findall(without_ids(dumps(value).decode())))
 
 
 def _different(then: Json, now: Json) -> list[Difference]:

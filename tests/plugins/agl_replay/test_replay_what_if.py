@@ -96,6 +96,36 @@ async def test_the_changed_prompt_acts_from_its_turn_on(
     assert len(await store.query_rollouts()) == 1
 
 
+class Dated(Guesser):
+    """Puts into its prompt what is never the same again, as the time is."""
+
+    runs = 0
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+        self.runs += 1
+        return super().rollout(f"{task}, run {self.runs}", resources, rollout)
+
+
+async def test_neither_side_is_refused_for_what_differs_in_each_run(
+    store: InMemoryLightningStore, recorded: Rollout
+):
+    """A side that was refused would count as worse than the other, whatever the prompt."""
+    with ScriptedModels(obedient) as models:
+        entry = {"model": "hosted_vllm/m", "api_base": models.base_url}
+        found = await what_if(
+            Dated(),
+            recorded.rollout_id,
+            store,
+            resources={"prompt": prompt("Guess at once: {task}.")},
+            turn=3,
+            samples=2,
+            model_list=[{"model_name": "m", "litellm_params": entry}],
+        )
+    both = (*found.factual, *found.counterfactual)
+    assert [(one.error, one.answered, one.live) for one in both] == [(None, 2, 1)] * 4
+    assert (found.rewards, found.change) == ((0.0, 0.0), 0.0)
+
+
 async def test_turns_and_names_that_are_not_there_are_refused(
     store: InMemoryLightningStore, recorded: Rollout
 ):

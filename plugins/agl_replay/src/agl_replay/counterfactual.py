@@ -75,10 +75,11 @@ async def what_if(
         found = await what_if(agent, rollout_id, store, resources={"prompt": prompt}, turn=3)
         print(found.rewards)
 
-    Calls before the turn get their recorded answers, whatever the new prompt makes of their
-    requests; calls from the turn on go to the live model. Both sides are sampled, since the reward
-    of the one recorded continuation says little. The continuations are kept in memory, so the
-    store's latest resources stay, and no training row is made of them.
+    Calls before the turn get their recorded answers on both sides, whatever the new prompt, or the
+    time in a prompt, makes of their requests; calls from the turn on go to the live model. Both
+    sides are sampled, since the reward of the one recorded continuation says little. The
+    continuations are kept in memory, so the store's latest resources stay, and no training row is
+    made of them.
 
     Args:
         agent: The agent.
@@ -107,11 +108,15 @@ async def what_if(
     tracer = tracer or OtelTracer()
     target = InMemoryLightningStore()
 
-    async def sample(source: Recording, *, compare: bool) -> list[ReplayResult]:
+    async def sample(source: Recording) -> list[ReplayResult]:
         found: list[ReplayResult] = []
         for _ in range(samples):
             session = ReplaySession(
-                source.calls, source.operations, until=turn - 1, beyond="live", compare=compare
+                source.calls,
+                source.operations,
+                until=turn - 1,
+                beyond="live",
+                compare=False,  # on neither side: what is refused on one alone favours the other
             )
             result = await run_session(
                 agent, source, session, target, model_list=model_list, tracer=tracer, hooks=hooks
@@ -123,6 +128,6 @@ async def what_if(
     return Counterfactual(
         recording,
         turn,
-        factual=await sample(recording, compare=True),
-        counterfactual=await sample(changed, compare=False),
+        factual=await sample(recording),
+        counterfactual=await sample(changed),
     )

@@ -102,6 +102,37 @@ def test_two_evaluations_are_compared_task_by_task(capsys):
     assert "no finished rollouts of a run 'nothing'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("of_agent", [False, True])
+def test_a_crash_counts_what_it_does_in_the_evaluations(folder, capsys, of_agent):
+    """From -1 to 1 a crash counts -1 in a score, so three crashes fewer are a gain."""
+    declared = "reward_range=(-1, 1)" if of_agent else ""
+    (folder / "evaluated.py").write_text(
+        f"""
+import agl_core as agl
+
+@agl.rollout({declared})
+def agent(task, prompt_template):
+    if prompt_template.template == "a" and task > 0:
+        raise RuntimeError("no")
+    return 0.5 if prompt_template.template == "a" else 0.1
+"""
+    )
+    if not of_agent:
+        with (folder / "train.toml").open("a") as file:
+            file.write("[trainer]\nreward_range = [-1, 1]\n")
+    first = evaluate(capsys)
+    second = evaluate(capsys, "--set", 'resources.prompt.template="b"')
+    assert first["metrics"]["mean"] == pytest.approx((0.5 - 3) / 4)
+    names = [one["run"]["name"] for one in (first, second)]
+    assert main(["compare", "train.toml", *names, "--json"]) == 0
+    found = said(capsys)
+    for one, side in ((first, "before"), (second, "after")):
+        assert found[side]["mean"] == pytest.approx(one["metrics"]["mean"])
+    assert found["gain"]["mean"] == pytest.approx(0.1 - (0.5 - 3) / 4)
+    assert main(["compare", "train.toml", *names, "--json", "--range", "0", "1"]) == 0
+    assert said(capsys)["gain"]["mean"] == pytest.approx(0.1 - 0.5 / 4)
+
+
 @pytest.mark.usefixtures("folder")
 def test_an_evaluation_changes_no_latest_resources_and_is_a_run_of_its_own(capsys, folder):
     evaluate(capsys, "--run", "mine")

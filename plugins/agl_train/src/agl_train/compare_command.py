@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ _WIDTH = 100  # characters of a task
     nargs=2,
     type=float,
     metavar="LOW HIGH",
-    help="Lowest and highest possible reward; by default 0 and 1, or wider if rewards are.",
+    help="Lowest and highest possible reward; by default trainer.reward_range of FILE, or else the "
+    "agent's, or else 0 and 1, or wider if rewards are.",
 )
 @click.option(
     "--score",
@@ -64,11 +66,15 @@ def compare(
 
     with blame(file):
         plan = read_train_file(file, overrides, without=_UNUSED)
+        declared = plan.reward_range
         store = plan.build_trainer(with_algorithm=False).store
     try:
-        outcome = ComparisonOutcome(*asyncio.run(_read(store, scorer, before, after)))
+        batches = asyncio.run(_read(store, scorer, before, after))
     finally:
         asyncio.run(store.close())
+    if scorer is None:  # the range is that of rewards, and other scores have their own
+        batches = [replace(batch, reward_range=declared) for batch in batches]
+    outcome = ComparisonOutcome(*batches)
     pairs = outcome.pairs(reward_range=reward_range)
     if not pairs:
         raise ConfigError(f"{before} and {after} have no task in common")

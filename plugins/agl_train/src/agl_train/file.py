@@ -37,7 +37,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from agl_core.agent import LitAgent
-from agl_core.algorithm import Algorithm
+from agl_core.algorithm import Algorithm, RewardRange
 from agl_core.errors import ConfigError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import build_component, read_config_file, validate_config
@@ -140,6 +140,13 @@ class TrainPlan:
     def store_name(self) -> str:
         """Name or reference of the store in the file."""
         return type_name(self._components["store"])
+
+    @property
+    def reward_range(self) -> RewardRange | None:
+        """Lowest and highest possible reward, as the file declares them, or else the agent."""
+        return RewardRange.of(
+            self.content.trainer.reward_range, path="trainer.reward_range"
+        ) or RewardRange.of(self.agent.reward_range, path="agent.reward_range")
 
     def build_trainer(self, *, with_algorithm: bool = True) -> Trainer:
         """Build the components and the trainer.

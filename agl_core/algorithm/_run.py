@@ -133,6 +133,10 @@ class Run:
         mark = Checkpoint(state={"run": self.name, "tried": name})
         return {**resources, "checkpoint": mark}
 
+    async def enqueued(self, batch: str) -> dict[int, Rollout]:
+        """Return the rollouts of a batch that earlier processes of this run enqueued, by index."""
+        return {}
+
     async def enqueue(
         self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
     ) -> list[Rollout]:
@@ -146,6 +150,7 @@ class Run:
         Raises:
             InvalidArgumentError: The batch has no name, or this process has enqueued these tasks
                 before.
+            ConfigError: An earlier process of the run enqueued other tasks, or another mode.
         """
         return list(await self._store.enqueue_many_rollouts(requests))
 

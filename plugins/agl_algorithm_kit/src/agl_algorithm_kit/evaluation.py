@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from agl_core.algorithm import (
 )
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.types import (
+    LLM,
     Checkpoint,
     Dataset,
     EnqueueRolloutRequest,
@@ -87,30 +88,32 @@ class _Pass(FastAlgorithm, Generic[Found]):
     async def _roll_out(
         self,
         tasks: Dataset[Any],
-        snapshots: Sequence[str],
+        chosen: Mapping[str, NamedResources | str | None],
+        llm_proxy: LLMProxyLike | None,
         name: str,
         is_enough: Callable[[Sequence[RolloutOutcome]], bool] | None = None,
     ) -> list[BatchOutcome]:
-        """Run each task several times with each snapshot; return the outcomes by snapshot.
+        """Run each task several times with each of the chosen resources; return the outcomes.
 
-        Attempts follow one another, so that an interrupted pass has tried all tasks about equally
-        often. The order of the snapshots is random for each task, as a server may slow down.
+        Args:
+            tasks: The tasks.
+            chosen: The resources, by their name in the run.
+            llm_proxy: What they reach their models through.
+            name: Name of the batch.
+            is_enough: As for :class:`Evaluation`.
+
+        Raises:
+            ConfigError: An earlier process of the run began with other resources or tasks.
         """
-        chance = random.Random(name)
-        plan: list[tuple[int, EnqueueRolloutRequest]] = []
-        for _ in range(self._attempts):
-            for index in range(len(tasks)):
-                arms = list(enumerate(snapshots))
-                chance.shuffle(arms)
-                plan += [
-                    (
-                        arm,
-                        EnqueueRolloutRequest(
-                            input=tasks[index], mode=self._mode, resources_id=resources_id
-                        ),
-                    )
-                    for arm, resources_id in arms
-                ]
+        plan = self._plan(len(tasks), len(chosen), name)
+        before: list[set[str | None]] = [set() for _ in chosen]
+        for index, rollout in (await self.get_run().enqueued(name)).items():
+            if index < len(plan):
+                before[plan[index][0]].add(rollout.resources_id)
+        snapshots = [
+            await self._store_resources(one, llm_proxy, key, known)
+            for (key, one), known in zip(chosen.items(), before, strict=True)
+        ]
         is_spent = False
 
         def stop(found: Sequence[RolloutOutcome]) -> bool:
@@ -120,7 +123,12 @@ class _Pass(FastAlgorithm, Generic[Found]):
 
         batch = await run_requests(
             self.get_store(),
-            [request for _, request in plan],
+            [
+                EnqueueRolloutRequest(
+                    input=tasks[task], mode=self._mode, resources_id=snapshots[arm]
+                )
+                for arm, task in plan
+            ],
             adapter=self.context.adapter,
             timeout=self._timeout,
             description="evaluation",
@@ -138,24 +146,71 @@ class _Pass(FastAlgorithm, Generic[Found]):
             for found, resources_id in zip(outcomes, snapshots, strict=True)
         ]
 
+    def _plan(self, tasks: int, arms: int, name: str) -> list[tuple[int, int]]:
+        """Return the snapshot and the task of each rollout, as numbers.
+
+        Attempts follow one another, so that an interrupted pass has tried all tasks about equally
+        often. The order of the snapshots is random for each task, as a server may slow down.
+        """
+        chance = random.Random(name)
+        plan: list[tuple[int, int]] = []
+        for _ in range(self._attempts):
+            for task in range(tasks):
+                order = list(range(arms))
+                chance.shuffle(order)
+                plan += [(arm, task) for arm in order]
+        return plan
+
     async def _store_resources(
-        self, chosen: NamedResources | str | None, llm_proxy: LLMProxyLike | None, name: str
+        self,
+        chosen: NamedResources | str | None,
+        llm_proxy: LLMProxyLike | None,
+        name: str,
+        known: Collection[str | None],
     ) -> str:
-        """Return the id of a snapshot with the chosen resources, reached through the proxy."""
+        """Return the id of a snapshot with the chosen resources, reached through the proxy.
+
+        Args:
+            chosen: The resources, or the id of a snapshot.
+            llm_proxy: The proxy.
+            name: Name of the snapshot in the run.
+            known: The snapshots that earlier processes of the run used for them.
+        """
         store = self.get_store()
         if chosen is None:
             chosen = await self._by_default(store)
-        if isinstance(chosen, str):
+        if not isinstance(chosen, str):
+            ready = add_llm(chosen, llm_proxy)
+            await self._check_same(ready, known)
+        else:
             stored = await store.get_resources_by_id(chosen)
             if stored is None:
                 raise ConfigError(f"the store has no resources {chosen!r}", path="resources")
             # The proxy of the run that stored the snapshot may have listened on another port.
             ready = await _through(llm_proxy, chosen, stored.resources)
+            await self._check_same(ready, known)
             if ready == stored.resources:
                 return chosen
-        else:
-            ready = add_llm(chosen, llm_proxy)
         return await self.get_run().put_resources(f"{_TRIED}{name}", ready, latest=False)
+
+    async def _check_same(self, ready: NamedResources, known: Collection[str | None]) -> None:
+        """Check that the rollouts of earlier processes ran with the same resources.
+
+        Raises:
+            ConfigError: They did not, so one score would be of two prompts.
+        """
+        wanted = _content(ready)
+        for resources_id in known:
+            stored = resources_id and await self.get_store().get_resources_by_id(resources_id)
+            held = _content(stored.resources) if stored else {}
+            other = sorted(key for key in {*wanted, *held} if wanted.get(key) != held.get(key))
+            if other:
+                raise ConfigError(
+                    f"the run {self.get_run().name!r} began with the resources {resources_id}, "
+                    f"which differ in {', '.join(other)}; go on with those, or choose another run "
+                    "name",
+                    path="resources",
+                )
 
     async def _by_default(self, store: LightningStore) -> NamedResources | str:
         """Return the initial resources if the user edited them, else the id of the latest snapshot.
@@ -222,8 +277,8 @@ class Evaluation(_Pass[BatchOutcome]):
         self._is_enough = is_enough
 
     async def _measure(self, tasks: Dataset[Any], llm_proxy: LLMProxyLike | None) -> BatchOutcome:
-        snapshot = await self._store_resources(self._resources, llm_proxy, "resources")
-        (outcome,) = await self._roll_out(tasks, [snapshot], "eval", self._is_enough)
+        chosen = {"resources": self._resources}
+        (outcome,) = await self._roll_out(tasks, chosen, llm_proxy, "eval", self._is_enough)
         return outcome
 
 
@@ -256,11 +311,22 @@ class Comparison(_Pass[ComparisonOutcome]):
     async def _measure(
         self, tasks: Dataset[Any], llm_proxy: LLMProxyLike | None
     ) -> ComparisonOutcome:
-        snapshots = [
-            await self._store_resources(chosen, llm_proxy, name)
-            for name, chosen in self._resources.items()
-        ]
-        return ComparisonOutcome(*await self._roll_out(tasks, snapshots, "compare"))
+        outcomes = await self._roll_out(tasks, self._resources, llm_proxy, "compare")
+        return ComparisonOutcome(*outcomes)
+
+
+def _content(resources: Mapping[str, Resource]) -> dict[str, Any]:
+    """Return what agents receive, as JSON values, to compare.
+
+    The address of a model and its key are left out: a resumed run serves it on another port.
+    """
+    return {
+        name: one.model_dump(
+            mode="json", exclude={"endpoint", "api_key"} if isinstance(one, LLM) else None
+        )
+        for name, one in resources.items()
+        if not isinstance(one, Checkpoint)
+    }
 
 
 def _is_tried_by_evaluation(state: Any) -> bool:

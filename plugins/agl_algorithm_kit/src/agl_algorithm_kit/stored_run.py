@@ -28,11 +28,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from agl_algorithm_kit.history import RunHistory
 from agl_algorithm_kit.lease import Lease
 from agl_algorithm_kit.records import KEY, PAGE, PREFIX, rollouts_of
 from agl_core.algorithm import Run
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.status import is_abandoned, was_interrupted
 from agl_core.store import current_request_key
 from agl_core.types import (
@@ -43,6 +45,7 @@ from agl_core.types import (
     Rollout,
     RolloutStatus,
     Worker,
+    task_digest,
 )
 
 if TYPE_CHECKING:
@@ -189,15 +192,43 @@ class StoredRun(Run):
         keys = [(batch, first + i) for i in range(len(requests))]
         if self._used.intersection(keys):
             raise InvalidArgumentError(f"the run {self.name!r} has two batches {batch!r}")
+        old = await self._found(keys)
+        for key, request in zip(keys, requests, strict=True):
+            if key in old:
+                self._check_same(key, request, old[key])
         self._used.update(keys)
         missing = {
             key: request.model_copy(update={"metadata": self._labels(request, *key)})
             for key, request in zip(keys, requests, strict=True)
-            if key not in self._known
+            if key not in old
         }
         new = iter(await self._enqueue_once(missing) if missing else ())
-        old = await self._rollouts([self._known[key] for key in keys if key in self._known])
-        return [old[self._known[key]] if key in self._known else next(new) for key in keys]
+        return [old[key] if key in old else next(new) for key in keys]
+
+    async def enqueued(self, batch: str) -> dict[int, Rollout]:
+        """See :meth:`Run.enqueued`."""
+        found = await self._found([key for key in self._known if key[0] == batch])
+        return {index: rollout for (_, index), rollout in found.items()}
+
+    def _check_same(
+        self, key: tuple[str, int], request: EnqueueRolloutRequest, known: Rollout
+    ) -> None:
+        """Check that a rollout is what is asked for; its result would be taken for another's.
+
+        Raises:
+            ConfigError: It has another task or another mode.
+        """
+        batch, index = key
+        if known.mode != request.mode:
+            what = f"enqueued the batch {batch!r} in the mode {known.mode!r}, not {request.mode!r}"
+        elif _differ(known.input, request.input):
+            what = f"enqueued another task as number {index} of the batch {batch!r}"
+        else:
+            return
+        raise ConfigError(
+            f"the run {self.name!r} {what}; resume it with the options and the dataset that it "
+            "began with, or choose another run name"
+        )
 
     async def _enqueue_once(
         self, missing: Mapping[tuple[str, int], EnqueueRolloutRequest]
@@ -212,6 +243,12 @@ class StoredRun(Run):
 
     def _labels(self, request: EnqueueRolloutRequest, batch: str, index: int) -> dict[str, Any]:
         return {**(request.metadata or {}), "run": self.name, "batch": batch, "index": index}
+
+    async def _found(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Rollout]:
+        """Return those of these rollouts that earlier processes enqueued."""
+        known = {key: self._known[key] for key in keys if key in self._known}
+        found = await self._rollouts(list(known.values()))
+        return {key: found[rollout_id] for key, rollout_id in known.items()}
 
     async def _rollouts(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         found: dict[str, Rollout] = {}
@@ -301,6 +338,17 @@ class StoredRun(Run):
         if self._signs.get(attempt.rollout_id, (None,))[0] != signs:
             self._signs[attempt.rollout_id] = signs, now
         return now - self._signs[attempt.rollout_id][1] > _SILENCE_SECONDS
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Return whether two tasks are different ones, as far as that can be told."""
+    if task_digest(one) == task_digest(other):
+        return False
+    try:
+        to_json((one, other), inf_nan_mode="constants")
+    except PydanticSerializationError:
+        return False  # equal objects without a JSON form may have different digests
+    return True
 
 
 def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agl_algo_grpo import GRPO, GRPOConfig
@@ -100,3 +101,123 @@ async def test_a_check_refuses_a_model_that_the_server_will_not_take(tmp_path: P
         await GRPO(model=str(tmp_path), server=server).check()
     await GRPO(model="not/here/yet", server=server).check()
     assert (server.checked, server.starts) == (2, 0)
+
+
+async def test_no_call_flows_between_the_drain_and_the_new_weights(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A restart that began before the publication ends with the proxy open."""
+    server = Fragile(())
+    serving = serving_of(server)
+    is_open = True
+    while_loading: list[bool] = []
+    restarting, drained, go_on = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def stop() -> None:
+        if not restarting.is_set():
+            restarting.set()
+            await go_on.wait()
+        server.alive = False
+
+    async def pause(*_: Any, **__: Any) -> int:
+        nonlocal is_open
+        is_open = False
+        return 0
+
+    async def drain(*_: Any, **__: Any) -> int:
+        drained.set()
+        return await pause()
+
+    async def resume(*_: Any) -> None:
+        nonlocal is_open
+        is_open = True
+
+    async def load(*_: Any, **__: Any) -> None:
+        while_loading.append(is_open)
+
+    async with serving.running():
+        for name, method in {"pause": pause, "drain": drain, "resume": resume}.items():
+            monkeypatch.setattr(serving._proxy, name, method)
+        monkeypatch.setattr(server, "stop", stop)
+        monkeypatch.setattr(server, "update_weights", load)
+        async with anyio.create_task_group() as group:
+            server.alive = False
+            group.start_soon(serving.ensure)
+            await restarting.wait()
+            group.start_soon(serving.publish, {"main_llm": Path("w")}, "step-1")
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+        assert drained.is_set()
+    assert while_loading == [False]
+    assert is_open
+
+
+async def test_a_server_that_was_restarted_during_its_check_is_not_restarted_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    server = Fragile(())
+    serving = serving_of(server)
+
+    async def check(_: LLMServer) -> str:
+        server.alive = False
+        await serving.ensure()  # as a collection of failed rollouts does meanwhile
+        return "does not reply"
+
+    async with serving.running():
+        monkeypatch.setattr(serving, "_check_health", check)
+        await serving._check_and_restart(serving._backends[0])
+        assert (serving.restarts, server.starts) == (1, 2)
+
+        async def still_hangs(_: LLMServer) -> str:
+            return "hangs"
+
+        monkeypatch.setattr(serving, "_check_health", still_hangs)
+        await serving._check_and_restart(serving._backends[0])
+        assert (serving.restarts, server.starts) == (2, 3)
+
+
+async def test_a_server_is_stopped_also_if_the_proxy_and_another_one_do_not_stop(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Named(Fragile):
+        def __init__(self, name: str) -> None:
+            super().__init__(())
+            self.name = name
+
+        @property
+        def model(self) -> str:
+            return self.name
+
+    servers = [Named("a"), Named("b")]
+    policies: dict[str, Any] = {"a": "x", "b": "y"}
+    proxy = DirectProxy(store=InMemoryLightningStore(), launch_mode="asyncio")
+    serving = Serving([Backend(s, [s.name]) for s in servers], proxy, GRPOConfig(model=policies))
+    stop_proxy = proxy.stop
+
+    async def of_proxy() -> None:
+        await stop_proxy()
+        raise RuntimeError("the proxy does not stop")
+
+    async def of_server() -> None:
+        raise LLMServerError("it does not stop")
+
+    monkeypatch.setattr(proxy, "stop", of_proxy)
+    monkeypatch.setattr(servers[0], "stop", of_server)
+    with pytest.raises(RuntimeError, match="the proxy does not stop"):
+        async with serving.running():
+            assert all(server.alive for server in servers)
+    assert not servers[1].alive
+
+
+async def test_the_time_of_calls_at_a_publication_is_an_option(monkeypatch: pytest.MonkeyPatch):
+    serving = serving_of(Fragile(()), drain_timeout=7.0)
+    waits: list[float] = []
+
+    async def drain(deadline: float, *, abort: bool) -> int:
+        waits.append(deadline)
+        return 0
+
+    async with serving.running():
+        monkeypatch.setattr(serving._proxy, "drain", drain)
+        await serving.publish({}, "step-1")
+    assert waits == [7.0]

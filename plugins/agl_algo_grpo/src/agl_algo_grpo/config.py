@@ -154,13 +154,18 @@ class GRPOConfig(TrainingOptions):
     group_size: int = Field(default=8, ge=2)
     """Rollouts of each task in a step."""
     resample: int = Field(default=0, ge=0)
-    """How often groups whose rewards are all equal are replaced by groups of further tasks, before
-    training starts (the dynamic sampling of DAPO)."""
+    """How often groups without an advantage (their rewards are all equal) are replaced before
+    training starts, by groups of tasks drawn from the whole dataset (the dynamic sampling of DAPO).
+    """
     overlap: int = Field(default=0, ge=0, le=1)
     """1: the next step's rollouts run while this one trains, with weights that are one update
     older; 0: rollouts and training alternate."""
     partial_rollouts: bool = False
     """With overlap: publish weights while rollouts run; their next calls are answered by them."""
+    drain_timeout: float = Field(default=60.0, gt=0)
+    """Seconds that model calls may go on once new weights are ready; then they are aborted. With
+    partial_rollouts calls are in flight at each publication, so lower values favour short answers:
+    rollouts with longer ones fail and are repeated."""
     retries: int = Field(default=1, ge=0)
     """How often an unusable rollout is repeated."""
     min_group_size: int | None = Field(default=None, ge=2)
@@ -171,7 +176,8 @@ class GRPOConfig(TrainingOptions):
     rollout_timeout: float = Field(default=600.0, gt=0)
     """Seconds that one attempt of a rollout may take."""
     step_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds that all rollouts of a step may take."""
+    """Seconds that one batch of rollouts may take: those of a step, or its repetitions, replaced
+    groups or forks."""
     seed: int = 0
     """Seed of the order of tasks and minibatches."""
     # -- the LLM server
@@ -232,6 +238,13 @@ class GRPOConfig(TrainingOptions):
             raise ValueError(
                 "credit='forked' needs loss='token' or 'constant': a fork has only a part of a "
                 "rollout's tokens"
+            )
+        if self.credit.type == "forked" and self.seed < 0:
+            raise ValueError("credit='forked' needs a seed of at least 0")
+        if self.credit.type != "group" and self.advantage == "rloo":
+            raise ValueError(
+                f"advantage='rloo' needs credit='group', not {self.credit.type!r}, which has "
+                "'group' and 'group-mean'"
             )
         if self.minibatches > self.tasks_per_step * self.group_size:
             raise ValueError("there are more minibatches than rollouts in a step")

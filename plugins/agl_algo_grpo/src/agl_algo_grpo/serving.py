@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.5
 """Interval of the checks for a dead server; the contract of LLM servers has no event for it."""
-_DRAIN_SECONDS: Final = 60.0
-"""Time for calls in flight to finish before new weights are loaded."""
 _NEUTRAL_SAMPLING: Final[Mapping[str, Any]] = {
     "top_p": 1.0,
     "top_k": -1,
@@ -156,10 +154,10 @@ class Serving:
             yield self
         finally:
             with anyio.CancelScope(shield=True):
+                stops = [server.stop for server in reversed(started)]
                 if not proxy_ran and self._proxy.is_running():
-                    await self._proxy.stop()
-                for server in started:
-                    await server.stop()
+                    stops.append(self._proxy.stop)
+                await _call_all(reversed(stops))
 
     def as_resources(self) -> NamedResources:
         """Return the resources for agents: the policies' models behind the proxy."""
@@ -185,10 +183,11 @@ class Serving:
             LLMServerError: The server refuses the weights, or dies too often.
         """
         began = time.monotonic()
-        await self._proxy.drain(_DRAIN_SECONDS, abort=True)
         async with self._restarting:
-            self._weights, self._version = dict(weights), version
+            # With the lock: a restart resumes the proxy at its end, and calls would flow again.
             try:
+                await self._proxy.drain(self._config.drain_timeout, abort=True)
+                self._weights, self._version = dict(weights), version
                 for backend in self._backends:
                     try:
                         await backend.load(self._weights, version)
@@ -253,11 +252,18 @@ class Serving:
             if time.monotonic() - checked < self._config.check_interval:
                 continue
             for backend in self._backends:
-                problem = await self._check_health(backend.server)
-                if problem:
-                    async with self._restarting:
-                        await self._restart(backend, problem)
+                await self._check_and_restart(backend)
             checked = time.monotonic()
+
+    async def _check_and_restart(self, backend: Backend) -> None:
+        """Restart a server that does not reply, unless it was restarted during the check."""
+        restarts = self.restarts
+        problem = await self._check_health(backend.server)
+        if not problem:
+            return
+        async with self._restarting:
+            if self.restarts == restarts:
+                await self._restart(backend, problem)
 
     async def _check_health(self, server: LLMServer) -> str:
         """Request one token; return the problem in words, or an empty string."""
@@ -322,6 +328,25 @@ class Serving:
         self._proxy.update_model_list([*entries.values(), *others])
         for name in configs:
             self._proxy.set_model_version(self._version, name)
+
+
+async def _call_all(stops: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Call all of these, also if some raise: a server that is left keeps its GPU.
+
+    Raises:
+        Exception: The first error; others are logged.
+    """
+    first: Exception | None = None
+    for stop in stops:
+        try:
+            await stop()
+        except Exception as error:
+            if first is None:
+                first = error
+            else:
+                logger.error("Another failure", exc_info=error)
+    if first is not None:
+        raise first
 
 
 def _sampling(config: GRPOConfig) -> dict[str, Any]:

@@ -114,6 +114,85 @@ def test_calls_of_known_programs_are_recognised(messages: list[Message], purpose
     assert found(MAIN[0], proxied(2, messages, "Mending"), MAIN[1]) == {"s2": purpose}
 
 
+WORDINGS = {
+    "title": [
+        "Please write a 5-10 word title for the following conversation:\n\nUser: hi",
+        "You are coming up with a succinct title and git branch name for a coding session",
+        "Generate a title (3-7 words) that captures the main goal of this coding session.",
+        "Generate a brief title that would help the user find this conversation later.",
+        "You are a title generator. You output ONLY a thread title. Nothing else.",
+        "Generate a concise, 3-5 word title with an emoji summarizing the chat history.",
+        "Write a concise title for this conversation in the detected language.",
+        "Generate a short title for a conversation based on the user's query.",
+        "Summarize the user's conversation into a short title within 10 words.",
+        "provide a concise description of this session in 4 words or less",
+    ],
+    "suggested prompts": [
+        "Suggest 3-5 follow-up questions or prompts that the user might ask next"
+    ],
+    "tags": ["Generate 1-3 broad tags categorizing the main themes of the chat history"],
+    "next speaker": [
+        "Based on your immediately preceding response, determine who should logically speak next"
+    ],
+    "commit message": [
+        "You generate concise, one-line Git commit messages based on the provided diffs."
+    ],
+    "loop check": ["Determine whether the conversation is stuck in an unproductive loop."],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "purpose"), [(text, purpose) for purpose in WORDINGS for text in WORDINGS[purpose]]
+)
+def test_the_wording_of_known_programs_is_recognised(text: str, purpose: str) -> None:
+    asked = [("system", text), TASK]
+    assert found(MAIN[0], proxied(2, asked, "x"), MAIN[1]) == {"s2": purpose}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "Write a headline for the article about the peace session in Geneva.",
+        "Write a headline for the article about the conversation of the ministers.",
+        "Suggest a title for the essay on this conversation.",
+        "Write a title for the session of the parliament.",
+        "Write a title for this conversation between two spies.",
+        "Give the dialogue below a title. Dialogue: A: Hi. B: Hello.",
+        "Write a summary of the chat and the title of the book that it is about.",
+        "Extract the thread titles from this page of the forum, and only those.",
+        "You are a title generator for scientific papers.",
+        "Summarize this conversation in under 100 words.",
+        "Summarize this dialogue in 3 sentences.",
+        "Give a description of this session in 100 words or less.",
+        "Decide whether this message is a new or an old topic of the newsletter.",
+        "You moderate a debate. Decide who should speak next: Ada or Bob.",
+        'Answer as JSON: {"next_speaker": "Ada" or "Bob"}',
+        "Generate tags for the talk, by the themes of the session.",
+        "Suggest three follow-up questions for the interview session.",
+        "Predict what the user will say next.",
+        "Generate a git commit message for this diff.",
+        "Determine whether the conversation is stuck in a rut.",
+    ],
+)
+def test_a_task_like_an_auxiliary_call_stays(task: str) -> None:
+    for asked in ([("user", task)], [("system", task), TASK]):
+        assert found(MAIN[0], proxied(2, asked, "x"), MAIN[1]) == {}
+
+
+def test_a_call_for_a_title_stays_if_nothing_is_the_conversation_that_it_is_about() -> None:
+    title = proxied(2, [("user", "Write a title for this conversation:\nAda: Hi!")], "Greeting")
+    other = proxied(1, [("user", "How does Ada feel?")], "fine")
+    assert found(other, title) == {}
+    # It repeats the request of the other, or the other goes on, or the other offers tools.
+    quoted = [("user", "Write a title for this conversation:\nUser: How does Ada feel?")]
+    assert found(other, proxied(2, quoted, "Ada")) == {"s2": "title"}
+    said = [("user", "How does Ada feel?"), ("assistant", "fine"), TASK]
+    assert found(other, title, proxied(3, said, "x")) == {"s2": "title"}
+    assert found(proxied(1, [TASK], "x", tools=1), title) == {"s2": "title"}
+    # A word of a request is not a request.
+    assert found(proxied(1, [("user", "da")], "yes"), title) == {}
+
+
 def test_a_probe_and_a_token_count_are_recognised() -> None:
     quota = proxied(0, [("user", "quota")], "#", gen_ai__request__max_tokens=1)
     count = proxied(2, [SYSTEM, TASK], "I", tools=3, gen_ai__request__max_tokens=1)

@@ -406,6 +406,11 @@ def test_each_choice_is_a_conversation_unless_the_history_shows_which_was_used()
         ["q", "b"],
         ["q", "b", "more", "d"],
     ]
+    # Calls follow each other in time, in whatever order their spans come.
+    early, late = chat_span(asked, answers), later
+    for number, one in enumerate((early, late), 1):
+        one.sequence_id = number
+    assert adapter.adapt([late, early]) == [found[1], found[0]]
     assert adapter.report.left_out == {
         ("choice", "the agent went on with another choice of the call"): 2
     }

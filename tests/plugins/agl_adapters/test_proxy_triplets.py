@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given, strategies as st
@@ -139,3 +140,24 @@ def test_triplets_have_the_log_probabilities_of_the_choice_that_was_used() -> No
     assert used.response == {"token_ids": [3], "logprobs": [{"logprob": -2}]}
     assert last.response == {"token_ids": [4]}
     assert adapter.report.repaired == {("call", Repair.BAD_LOGPROBS): 1}
+
+
+def test_a_choice_whose_token_ids_were_not_captured_is_no_triplet() -> None:
+    def said(*texts: str) -> list[dict[str, Any]]:
+        roles = ("user", "assistant")
+        return [{"role": roles[i % 2], "parts": [_text(text)]} for i, text in enumerate(texts)]
+
+    def _text(text: str) -> dict[str, str]:
+        return {"type": "text", "content": text}
+
+    answers = [{"role": "assistant", "parts": [_text(text)]} for text in ("a", "b")]
+    first = call(
+        1,
+        10,
+        gen_ai__input__messages=json.dumps(said("q")),
+        gen_ai__output__messages=json.dumps(answers),
+    )
+    following = call(2, 11, gen_ai__input__messages=json.dumps(said("q", "b", "more")))
+    adapter = LlmProxyTraceToTriplet()
+    assert [one.response["token_ids"] for one in adapter.adapt([first, following])] == [[11]]
+    assert adapter.report.left_out[("call", Reason.NO_TOKEN_IDS)] == 1

@@ -334,6 +334,96 @@ def test_final_reward_overwrites_the_last_one() -> None:
     assert tree_to_triplets(tree, CallRules("nothing"), final_reward=1.0) == []
 
 
+OPERATION_OF_TWO: dict[str, Any] = {
+    "agentlightning.operation.output.prompt_token_ids": [1, 2],
+    "agentlightning.operation.input.messages.0.role": "user",
+    "agentlightning.operation.input.messages.0.content": "q",
+    "agentlightning.operation.output.choices.0.message.role": "assistant",
+    "agentlightning.operation.output.choices.0.message.content": "a",
+    "agentlightning.operation.output.choices.0.token_ids": [10, 11],
+    "agentlightning.operation.output.choices.1.message.role": "assistant",
+    "agentlightning.operation.output.choices.1.message.content": "b",
+}
+ENTRIES = [[{"token": "a", "logprob": -1.0}], [{"token": "b", "logprob": -2.0}]]
+INFERENCE_OF_TWO: dict[str, Any] = {
+    "openinference.span.kind": "LLM",
+    "llm.input_messages.0.message.role": "user",
+    "llm.input_messages.0.message.content": "q",
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "a",
+    "llm.output_messages.1.message.role": "assistant",
+    "llm.output_messages.1.message.content": "b",
+}
+OUTPUT_OF_TWO: dict[str, Any] = {
+    "id": "two",
+    "prompt_token_ids": [1, 2],
+    "choices": [
+        {"token_ids": [10, 11], "logprobs": {"content": ENTRIES[0]}},
+        {"token_ids": [20], "logprobs": {"content": ENTRIES[1]}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ids"),
+    [
+        (OPERATION_OF_TWO, []),
+        ({**OPERATION_OF_TWO, "agentlightning.operation.output.choices.1.token_ids": [20]}, [20]),
+        ({**INFERENCE_OF_TWO, "output.value": json.dumps(OUTPUT_OF_TWO)}, [20]),
+        (
+            {**INFERENCE_OF_TWO, "prompt_token_ids": [1, 2], "response_token_ids": [10, 11]},
+            [],
+        ),
+    ],
+    ids=["operation without ids", "operation", "openinference", "flat key without ids"],
+)
+def test_the_tokens_of_one_choice_are_never_those_of_another(
+    recorded: dict[str, Any], ids: list[int]
+) -> None:
+    said = {
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "q",
+        "gen_ai.prompt.1.role": "assistant",
+        "gen_ai.prompt.1.content": "b",
+        "gen_ai.prompt.2.role": "user",
+        "gen_ai.prompt.2.content": "more",
+        "prompt_token_ids": [7],
+        "response_token_ids": [8],
+    }
+    spans = [
+        span("agent", None, 0, 9),
+        span("two", "agent", 1, 2, recorded, CALL),
+        span("next", "agent", 3, 4, said, CALL),
+    ]
+    adapter = TracerTraceToTriplet()
+    triplet, _ = adapter.adapt(spans)
+    assert triplet.response["token_ids"] == ids
+    expected = ENTRIES[1] if "output.value" in recorded else None
+    assert triplet.response.get("logprobs") == expected
+    assert adapter.report.left_out == {("choice", Reason.OTHER_CHOICE): 1}
+    assert adapter.report.repaired == {}
+
+
+def test_the_order_of_calls_is_that_of_their_times_and_not_of_the_tree() -> None:
+    two: dict[str, Any] = {"gen_ai.response.finish_reasons": ["stop", "stop"]}
+    first = call("first", "late", 1, 2, response_token_ids__1=[20])
+    first.attributes.update(two)
+    following = call("next", "early", 3, 4, prompt_token_ids=[1, 2, 20, 5])
+    spans = [
+        span("agent", None, 0, 9),
+        span("early", "agent", 0, 9),  # whose first call is the second
+        span("late", "agent", 0, 9),
+        following,
+        first,
+    ]
+    report = AdapterReport()
+    tree = TraceTree.from_spans(spans)
+    triplets = tree_to_triplets(tree, CallRules(CALL), final_reward=1.0, report=report)
+    tokens = [(one.response["token_ids"], one.reward) for one in triplets]
+    assert tokens == [([3], 1.0), ([20], None)]
+    assert report.left_out == {("choice", Reason.OTHER_CHOICE): 1}
+
+
 def test_opentelemetry_spans_are_converted() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

@@ -4,10 +4,13 @@ A rule sees one call (:data:`agl_core.adapter.CallRule`), and a text may mislead
 rule says, a call is auxiliary only if
 
 * no later call goes on with its answer,
-* the call that it goes on with, if any, goes on without it as well, and
-* another call remains.
+* the call that it goes on with, if any, goes on without it as well,
+* another call remains, and
+* for the rules of this package, another call looks like the conversation that it would be about: it
+  offers tools, its answer is gone on with, or the call repeats its request.
 
-What an agent does for its task thus stays, even if that is a title.
+So an agent whose only task is titles keeps its calls. One that answers a request and then asks for
+a title of the conversation with it looks like a chat program: ``keep_auxiliary`` keeps its calls.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Final, NamedTuple, cast
 
 from agl_adapters.auxiliary_rules import purpose_of
@@ -35,6 +40,8 @@ RETRY: Final = "given up and made again"
 TOKEN_COUNT: Final = "token count"  # noqa: S105
 _RESEND_COUNT: Final = "http.request.resend_count"
 _MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+_REPEATED: Final = 200
+"""Characters of a request that a call about it must repeat: some programs cut long ones."""
 
 
 def auxiliary_calls(calls: Sequence[tuple[Span, ModelCall]]) -> dict[str, str]:
@@ -121,9 +128,25 @@ class _Attempt:
             except Exception:  # a plugin's rule must not end a run
                 _logger.exception("a rule for auxiliary calls failed on span %s", span.span_id)
                 continue
-            if purpose:
+            if purpose and (rule is not purpose_of or self._is_about_another(place)):
                 return str(purpose)
         return None
+
+    def _is_about_another(self, place: int) -> bool:
+        """Return whether another call looks like the conversation that a call is about."""
+        others = [number for number in range(len(self._calls)) if number != place]
+        if any(_offers_tools(self._calls[number][1]) for number in others):
+            return True
+        said = "\n".join(map(_text_of, sent_messages(self._calls[place][1]) or ()))
+        return any(self._repeats(said, number) for number in others) or any(
+            self._continues(later, earlier) for earlier, later in combinations(others, 2)
+        )
+
+    def _repeats(self, said: str, number: int) -> bool:
+        """Return whether a text has a line of the request of a call: its first."""
+        request = _recorded(*self._calls[number]).request.strip().partition("\n")[0]
+        pattern = rf"(?<!\w){re.escape(request[:_REPEATED])}"
+        return bool(request) and re.search(pattern, said) is not None
 
     def _is_given_up(self, place: int) -> bool:
         """Return whether the client of a call gave it up and made it again.
@@ -201,6 +224,16 @@ def _tries(span: Span) -> int:
     """Return how many times a client had sent a call before; 0 if it does not say."""
     value = span.attributes.get(_RESEND_COUNT)
     return value if isinstance(value, int) else 0
+
+
+def _offers_tools(call: ModelCall) -> bool:
+    tools, _ = call.structure("tools")
+    return bool(tools)
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else json.dumps(content, default=str)
 
 
 def _recorded(span: Span, call: ModelCall) -> RecordedCall:

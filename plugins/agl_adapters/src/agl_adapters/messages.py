@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, cast
 
 from agl_adapters.auxiliary import auxiliary_calls
@@ -11,7 +12,13 @@ from agl_adapters.config import MessagesConfig
 from agl_adapters.dialects import GEN_AI_PARTS
 from agl_adapters.model_call import ModelCall, at
 from agl_adapters.otel_spans import as_spans
-from agl_adapters.recorded_calls import SeenCalls, chosen_choice, is_broken, is_same_inside
+from agl_adapters.recorded_calls import (
+    SeenCalls,
+    call_order,
+    chosen_choice,
+    is_broken,
+    is_same_inside,
+)
 from agl_adapters.vocabulary import count_unread, is_model_call
 from agl_core.adapter import AdapterReport, Reason, TraceAdapter
 from agl_core.errors import InvalidArgumentError
@@ -76,16 +83,18 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
             told.add(outermost)
         repetitions = _repetitions(recorded, around)
         once = [(span, call) for span, call in calls if span.span_id not in repetitions]
+        once.sort(key=lambda one: call_order(one[0]))
+        places = {span.span_id: place for place, (span, _) in enumerate(once)}
         auxiliary = {} if self.keep_auxiliary else auxiliary_calls(once)
         conversations: list[OpenAIMessages] = []
-        for index, (span, call) in enumerate(calls):
+        for span, call in calls:
             if span.span_id in repetitions:
                 report.leave_out("call", Reason.NESTED_CALL)
                 continue
             if span.span_id in auxiliary:
                 report.leave_out("call", f"{Reason.AUXILIARY}: {auxiliary[span.span_id]}")
                 continue
-            later = (other for _, other in calls[index + 1 :])
+            later = (other for _, other in islice(once, places[span.span_id] + 1, None))
             found = _conversations(span, call, tools_below.get(span.span_id, []), later, report)
             if not found:
                 report.leave_out("call", Reason.NO_MESSAGES)

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from agl_adapters.vocabulary import FieldTable, vocabulary
+from agl_adapters.vocabulary import FieldTable, Source, vocabulary
 from agl_core.adapter import Dialect, Repair
 from agl_core.otel import unflatten_attributes
 
 _LISTS: Final = frozenset({"completion", "prompt"})
 """Fields that hold messages."""
+_OF_A_CHOICE: Final = ("response_ids", "logprobs", "finish_reason")
+"""Fields that each choice of a call has a value of."""
 
 
 class ModelCall:
@@ -108,9 +110,7 @@ class ModelCall:
     def choices_ids(self) -> list[list[int]]:
         """Token ids of each choice; an empty list for one whose ids were not captured."""
         found = [self.response_ids]
-        for number in range(1, self.choices):
-            ids = _integers(parse_literal(self._attributes.get(f"response_token_ids.{number}", ())))
-            found.append(ids or [])
+        found += [self.of_choice(number).response_ids for number in range(1, self.choices)]
         return found
 
     @property
@@ -126,16 +126,18 @@ class ModelCall:
         return sampled is None or sum(map(len, self.choices_ids)) >= sampled
 
     def of_choice(self, number: int) -> ModelCall:
-        """Return the call with the token ids and log-probabilities of another choice."""
+        """Return the call with the token ids, log-probabilities and end of another choice.
+
+        A choice of which these were not captured has none of them.
+        """
         if number == 0:
             return self
-        attributes = dict(self._attributes)
-        for key in ("response_token_ids", "logprobs.content"):
-            value = attributes.get(f"{key}.{number}")
-            attributes.pop(key, None)
-            if value is not None:
-                attributes[key] = value
-        return ModelCall(attributes, self._table)
+        table = dict(self._table)
+        for field in _OF_A_CHOICE:
+            table[field] = tuple(_of_choice(source, number) for source in self._table[field])
+        made = ModelCall(self._attributes, table)
+        made._below, made._nested = self._below, self._nested  # the roots are the same
+        return made
 
     @property
     def logprobs(self) -> list[Any] | None:
@@ -212,6 +214,20 @@ class ModelCall:
         without = row.request_without if field == "request" else row.response_without
         found = cast("dict[str, Any]", value)
         return {key: item for key, item in found.items() if key not in without}
+
+
+def _of_choice(source: Source, number: int) -> Source:
+    """Return where a dialect has a value of another choice than the first.
+
+    A path has the number of the choice in it (``output.value/choices/0/token_ids``). A key without
+    one (``response_token_ids``) is of the first choice, and the others' numbers follow it.
+    """
+    steps = list(source.steps)
+    if "0" not in steps:
+        key = f"{source.key}.{number}"
+        return Source(key, key, (), source.row)
+    steps[steps.index("0")] = str(number)
+    return Source(".".join([source.root, *steps]), source.root, tuple(steps), source.row)
 
 
 def _count(value: Any) -> int | None:

@@ -84,8 +84,10 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
                     report.leave_out("call", f"{Reason.AUXILIARY}: {auxiliary[span.span_id]}")
                 elif (used := _used_choice(call, spans[index + 1 :], report)) is None:
                     report.leave_out("call", Reason.SEVERAL_CHOICES)
+                elif not (used_ids := call.of_choice(used).response_ids):
+                    report.leave_out("call", Reason.NO_TOKEN_IDS)
                 else:
-                    response: dict[str, Any] = {"token_ids": call.choices_ids[used]}
+                    response: dict[str, Any] = {"token_ids": used_ids}
                     if used:
                         logprobs = call.of_choice(used).logprobs
                     if logprobs is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from agl_adapters.auxiliary import auxiliary_calls
@@ -388,11 +389,14 @@ def keep_used_choices(calls: Sequence[MatchedCall], report: AdapterReport) -> li
     ids are missing.
 
     Args:
-        calls: Calls in the order in which they were made.
+        calls: Calls in any order, which the result keeps. The spans of a tree are often not in the
+            order in which the calls were made.
         report: Where to count what is left out.
     """
+    in_order = sorted(calls, key=lambda one: call_order(one.node.span))
+    places = {found.node.id: place for place, found in enumerate(in_order)}
     kept: list[MatchedCall] = []
-    for index, found in enumerate(calls):
+    for found in calls:
         call, number = found.call, found.call.choices
         if call.response_ids and not call.has_all_ids:
             report.leave_out("call", Reason.INCOMPLETE_IDS)
@@ -400,7 +404,8 @@ def keep_used_choices(calls: Sequence[MatchedCall], report: AdapterReport) -> li
         if number == 1:
             kept.append(found)
             continue
-        used = chosen_choice(call, (later.call for later in calls[index + 1 :]))
+        after = islice(in_order, places[found.node.id] + 1, None)
+        used = chosen_choice(call, (later.call for later in after))
         if used is None:
             report.leave_out("call", Reason.SEVERAL_CHOICES)
             continue

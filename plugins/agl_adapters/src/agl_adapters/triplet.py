@@ -10,6 +10,7 @@ from typing import Any
 
 from agl_adapters.chat import image_urls
 from agl_adapters.config import TripletConfig
+from agl_adapters.recorded_calls import call_order
 from agl_adapters.rewards import match_rewards
 from agl_adapters.tree import (
     CallRules,
@@ -124,7 +125,8 @@ def tree_to_triplets(
         reward_match: How a reward is matched to a call.
         skip_empty_token_spans: Leave out calls without token ids, before rewards are matched.
         keep_auxiliary: Keep auxiliary calls.
-        final_reward: Reward of the last triplet; replaces the one that was matched to it.
+        final_reward: Reward of the triplet of the call that was made last; replaces the one that
+            was matched to it.
         report: Where to count what was left out.
     """
     report = AdapterReport() if report is None else report
@@ -145,9 +147,10 @@ def tree_to_triplets(
         matched.append(entry.node)
     for node_id, reward in match_rewards(tree, matched, reward_match, report).items():
         triplets[node_id].reward = reward
+    if matched and final_reward is not None:
+        last = max(reversed(matched), key=lambda node: call_order(node.span))  # of equals, the last
+        triplets[last.id].reward = final_reward
     result = list(triplets.values())
-    if result and final_reward is not None:
-        result[-1].reward = final_reward
     report.produce("triplets", len(result))
     return result
 

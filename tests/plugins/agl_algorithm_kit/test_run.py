@@ -282,6 +282,38 @@ async def test_only_rollouts_that_lost_their_runner_are_retried_up_to_a_limit(
     assert len((await store.query_attempts(rollout.rollout_id)).items) == attempts
 
 
+@pytest.mark.parametrize("ended", ["failed", "cancelled"])
+async def test_a_resumed_run_measures_again_what_the_infrastructure_failed(quick_look, ended):
+    store = InMemoryLightningStore()
+    tasks = list(range(3))
+    endings = {
+        0: {"status": "succeeded"},
+        1: {"status": "failed", "metadata": {"error": "no", "error_type": "ValueError"}},
+        2: {
+            "status": "failed",
+            "metadata": {
+                "infrastructure": "proxy",
+                "repeatable": False,
+                "error": "lost",
+                "error_type": "ConnectError",
+            },
+        },
+    }
+    run = await StoredRun.open(store, "night")
+    async with working(store, lambda claimed: endings[claimed.input]):
+        first = await run_batch(store, tasks, run=run, name="val")
+    assert [one.infrastructure for one in first] == [None, None, "proxy"]
+    if ended == "cancelled":
+        await store.update_rollout(first[2].rollout.rollout_id, status="cancelled")
+    again = await StoredRun.open(store, "night")
+    async with working(store) as seen:
+        second = await run_batch(store, tasks, run=again, name="val")
+    assert seen == [2]
+    assert [one.infrastructure for one in second] == [None] * 3
+    assert second.statuses() == {"succeeded": 2, "failed": 1}
+    assert (await store.query_rollouts()).total == 3
+
+
 @pytest.mark.parametrize(("limit", "ending"), [(None, "succeeded"), (60.0, "failed")])
 async def test_a_claim_that_reached_no_runner_is_retried(quick_look, limit, ending):
     store = InMemoryLightningStore()

@@ -35,7 +35,7 @@ from agl_algorithm_kit.lease import Lease
 from agl_algorithm_kit.records import KEY, PAGE, PREFIX, rollouts_of
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
-from agl_core.status import is_abandoned, was_interrupted
+from agl_core.status import failed_by, is_abandoned, was_interrupted
 from agl_core.store import current_request_key
 from agl_core.types import (
     Attempt,
@@ -55,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[\w.-]{1,100}")
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
+_UNMEASURED: Final[frozenset[RolloutStatus]] = frozenset({"failed", "cancelled"})
+"""Statuses of rollouts that the infrastructure may have failed. A batch that ends cancels those
+that wait for a repetition."""
 _SILENCE_SECONDS: Final = 60.0
 """A worker without a heartbeat for this long is dead; heartbeats come every 10 s."""
 _MOST_RETRIES: Final = 3
@@ -185,7 +188,10 @@ class StoredRun(Run):
     async def enqueue(
         self, requests: Sequence[EnqueueRolloutRequest], *, batch: str = "", first: int = 0
     ) -> list[Rollout]:
-        """See :meth:`Run.enqueue`; what a killed process enqueued is found by batch and index."""
+        """See :meth:`Run.enqueue`; what a killed process enqueued is found by batch and index.
+
+        Rollouts that the infrastructure failed there run again: they say nothing about the agent.
+        """
         await self._check_lease()
         if not batch:
             raise InvalidArgumentError(f"batches of the run {self.name!r} need a name")
@@ -197,6 +203,7 @@ class StoredRun(Run):
             if key in old:
                 self._check_same(key, request, old[key])
         self._used.update(keys)
+        old |= await self._measure_again(old)
         missing = {
             key: request.model_copy(update={"metadata": self._labels(request, *key)})
             for key, request in zip(keys, requests, strict=True)
@@ -209,6 +216,21 @@ class StoredRun(Run):
         """See :meth:`Run.enqueued`."""
         found = await self._found([key for key in self._known if key[0] == batch])
         return {index: rollout for (_, index), rollout in found.items()}
+
+    async def _measure_again(
+        self, old: Mapping[tuple[str, int], Rollout]
+    ) -> dict[tuple[str, int], Rollout]:
+        """Requeue the rollouts that the infrastructure failed; return them."""
+        again: dict[tuple[str, int], Rollout] = {}
+        for key, rollout in old.items():
+            if rollout.status not in _UNMEASURED:
+                continue
+            attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+            if attempt is None or (cause := failed_by(attempt)) is None:
+                continue
+            logger.info("%s failed by the %s and is measured again", rollout.rollout_id, cause)
+            again[key] = await self._store.update_rollout(rollout.rollout_id, status="requeuing")
+        return again
 
     def _check_same(
         self, key: tuple[str, int], request: EnqueueRolloutRequest, known: Rollout

@@ -31,6 +31,8 @@ stores that keep their own data implements all of it once, on a port for a datab
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -70,6 +72,8 @@ from agl_core.types._copying import evolve
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
+logger = logging.getLogger(__name__)
 
 
 class LightningStore(ABC):
@@ -206,12 +210,33 @@ class LightningStore(ABC):
         """
         claimed: list[AttemptedRollout] = []
         while len(claimed) < limit:
-            with key_of_place(len(claimed)):
-                one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
+            try:
+                with key_of_place(len(claimed)):
+                    one = await self.dequeue_rollout(worker_id, wait=0.0 if claimed else wait)
+            except asyncio.CancelledError:
+                await self._return_claims(claimed)
+                raise
+            except Exception as error:
+                if not claimed:
+                    raise
+                logger.warning("Claimed %d of %d rollouts: %s", len(claimed), limit, error)
+                break  # the next call says what is wrong
             if one is None:
                 break
             claimed.append(one)
         return claimed
+
+    async def _return_claims(self, claims: Sequence[AttemptedRollout]) -> None:
+        """Return the claims of a cancelled call, which reach no caller."""
+        for claim in claims:
+            try:
+                await self.return_claim(claim.rollout_id, claim.attempt.attempt_id)
+            except Exception as error:
+                logger.warning(
+                    "The claim on rollout %s is lost, cancel or requeue it: %s",
+                    claim.rollout_id,
+                    error,
+                )
 
     @abstractmethod
     async def start_attempt(

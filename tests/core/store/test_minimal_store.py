@@ -134,3 +134,50 @@ async def test_threads_share_it_behind_the_threaded_store(store: MinimalStore):
     claimed = await asyncio.wait_for(waiting, 5)
     assert claimed is not None
     assert claimed.input == "x"
+
+
+class FailsLate(MinimalStore):
+    """Its third claim fails; batches of claims are the contract's default."""
+
+    dequeue_many_rollouts: Any = LightningStore.dequeue_many_rollouts
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+        self.asked = 0
+
+    async def dequeue_rollout(self, worker_id: str | None = None) -> Any:
+        self.asked += 1
+        if self.asked == 3:
+            raise self.error
+        return await super().dequeue_rollout(worker_id)
+
+
+async def test_a_batch_of_claims_keeps_those_before_a_failure(caplog: Any):
+    store = FailsLate(OSError("gone"))
+    for number in range(4):
+        await store.enqueue_rollout(number)
+    claimed = await store.dequeue_many_rollouts(limit=4)
+    assert [claim.input for claim in claimed] == [0, 1]
+    assert "Claimed 2 of 4 rollouts: gone" in caplog.text
+    store.asked = 2
+    with pytest.raises(OSError, match="gone"):
+        await store.dequeue_many_rollouts(limit=4)
+
+
+async def test_a_cancelled_batch_of_claims_is_returned(caplog: Any, monkeypatch: Any):
+    store = FailsLate(asyncio.CancelledError())
+    for number in range(2):
+        await store.enqueue_rollout(number)
+    with pytest.raises(asyncio.CancelledError):
+        await store.dequeue_many_rollouts(limit=4)
+    assert len(await store.query_rollouts(status_in=["requeuing"])) == 2
+
+    async def lost(*ids: str) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(store, "return_claim", lost)
+    store.asked = 0
+    with pytest.raises(asyncio.CancelledError):
+        await store.dequeue_many_rollouts(limit=4)
+    assert caplog.text.count("is lost, cancel or requeue it: gone") == 2

@@ -35,6 +35,7 @@ from ._interceptor import (
 from ._request_key import (
     current_request_key as current_request_key,
     id_from_key as id_from_key,
+    without_key as without_key,
 )
 from ._values import (
     UNSET as UNSET,

@@ -32,6 +32,19 @@ def id_from_key(prefix: str, key: str, place: int = 0, *, length: int = 12) -> s
 
 
 @contextmanager
+def without_key() -> Generator[None]:
+    """Leave the creating call: what else happens meanwhile is no part of it.
+
+    Listeners to events get a copy of the context, and may create records of their own.
+    """
+    reset = current_request_key.set(None)
+    try:
+        yield
+    finally:
+        current_request_key.reset(reset)
+
+
+@contextmanager
 def key_of_place(place: int) -> Generator[None]:
     """Give one record of a creating call a key of its own, the same at each repetition.
 

@@ -74,6 +74,21 @@ class TestDequeue:
         with pytest.raises(asyncio.CancelledError):
             await first
 
+    async def test_a_cancelled_sleeper_eats_no_later_wakeup(self, store: InMemoryLightningStore):
+        tasks: list[Any] = []
+        for name in "ab":
+            tasks.append(asyncio.create_task(store.dequeue_rollout(name, wait=30)))
+            await queued(store, len(tasks))
+        tasks[1].cancel()
+        await asyncio.wait(tasks[1:])
+        tasks[1] = asyncio.create_task(store.dequeue_rollout("c", wait=30))
+        await queued(store, 2)
+        await store.enqueue_rollout(1)
+        await store.enqueue_rollout(2)
+        claimed = await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        assert [item.input for item in claimed] == [1, 2]
+        assert store._waiters._asleep == []
+
     async def test_a_woken_waiter_that_comes_too_late_keeps_its_place(
         self, store: InMemoryLightningStore
     ):

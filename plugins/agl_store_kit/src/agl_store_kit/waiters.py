@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 
 from agl_core.plugins import notify
+from agl_core.store import without_key
 from agl_core.types import FINISHED_STATUSES, QUEUING_STATUSES
 from agl_core.wakeup import Wakeup
 from agl_store_kit.backend import EndNotice, Notice
@@ -73,9 +74,10 @@ class Waiters:
 
     def announce(self, notices: Sequence[Notice]) -> None:
         """See :meth:`agl_store_kit.backend.BackendListener.announce`."""
-        for notice in notices:
-            if type(notice) is EndNotice:
-                notify("rollout_ended", rollout=notice.rollout)
+        with without_key():
+            for notice in notices:
+                if type(notice) is EndNotice:
+                    notify("rollout_ended", rollout=notice.rollout)
 
     def work_available(self, count: int) -> None:
         """See :meth:`agl_store_kit.backend.BackendListener.work_available`."""
@@ -122,18 +124,19 @@ class Waiters:
             claim = WaitingClaim(self._last_number)
             claim.awake = True  # until its first check
             self._claims.add(claim)
+        failed = False
         try:
             yield claim
         except BaseException:
-            claim.awake = True  # it may have been cancelled between check and claim
+            failed = True  # it may have been cancelled between check and claim
             raise
         finally:
             with self._lock:
                 self._claims.discard(claim)
-                if claim.awake:
-                    self._wake_first()
-                else:
+                if not claim.awake:  # dead, it must not be the first of those that sleep
                     del self._asleep[bisect_left(self._asleep, claim)]
+                if claim.awake or failed:
+                    self._wake_first()
 
     def look(self, claim: WaitingClaim) -> None:
         """Sleep again at the old place. Call it before each claim, so that no work is missed."""

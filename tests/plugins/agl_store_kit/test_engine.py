@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from agl_core.errors import InvalidArgumentError
+from agl_core.plugins import add_listener, flush_listeners, hookimpl, remove_listener
 from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest
 from agl_store_kit import EngineStore, Notice, StorageBackend
@@ -157,3 +159,35 @@ async def test_a_repeated_call_creates_nothing_twice():
 def test_the_port_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         StorageBackend()  # pyright: ignore[reportAbstractUsage]
+
+
+def test_a_key_of_another_call_is_refused():
+    async def enqueue(count: int) -> None:
+        with request_key("k"):
+            await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=1)] * count)
+
+    store = InMemoryLightningStore()
+    asyncio.run(enqueue(1))
+    with pytest.raises(InvalidArgumentError, match="another call"):
+        asyncio.run(enqueue(2))
+
+
+async def test_listeners_do_not_inherit_the_key_of_a_call():
+    """What a listener enqueues is no repetition of the call that ended the rollout."""
+    keys: list[str | None] = []
+
+    class Listener:
+        @hookimpl
+        def rollout_ended(self, rollout: Any) -> None:
+            keys.append(current_request_key.get())
+
+    name = add_listener(Listener())
+    store = InMemoryLightningStore()
+    made = await store.start_rollout("x")
+    try:
+        with request_key("k"):
+            await store.update_attempt(made.rollout_id, "latest", status="succeeded")
+        flush_listeners()
+    finally:
+        remove_listener(name)
+    assert keys == [None]

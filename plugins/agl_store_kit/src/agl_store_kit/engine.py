@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from agl_core.errors import AglError, AttemptEndedError, InvalidArgumentError
 from agl_core.ids import new_attempt_id, new_resources_id, new_rollout_id
 from agl_core.plugins import has_listeners
+from agl_core.status import infrastructure_failures
 from agl_core.store import (
     UNSET,
     EncodedSpan,
@@ -235,6 +236,10 @@ class EngineStore(BatchingStore):
                 # An earlier call with the same key has inserted them.
                 known, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ids))
                 by_id = {record[0].rollout_id: record for record in known}
+                if len(by_id) < len(ids):
+                    raise InvalidArgumentError(
+                        "this idempotency key was used for another call: give each call its own"
+                    )
                 return [by_id[rollout_id] for rollout_id in ids]
 
     # -- claiming work ---------------------------------------------------------------------------
@@ -298,21 +303,41 @@ class EngineStore(BatchingStore):
                 return None  # begun by an earlier call with the same key
             return _begin(state, attempt_id, worker_id, now)
 
+        previous = await self._backend.get_latest_attempt(rollout_id)
         record = await self._backend.change(
             rollout_id, decide, attempt_id=attempt_id, worker_id=worker_id
         )
+        if previous is not None and previous.attempt_id != attempt_id:
+            await self._release_from(previous, now)
         return self._attempted(*record)
+
+    async def _release_from(self, attempt: Attempt, now: float) -> None:
+        """Free the worker of an attempt that went on elsewhere, if it is still on it."""
+        if not attempt.worker_id:
+            return
+        known = await self._backend.get_worker(attempt.worker_id)
+        if lifecycle.released_from(attempt, known, now=now) is None:
+            return  # spares most calls the write
+
+        def decide(worker: Worker | None) -> Worker:
+            assert worker is not None  # nothing deletes workers
+            return lifecycle.released_from(attempt, worker, now=now) or worker
+
+        await self._backend.change_worker(attempt.worker_id, decide)
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
         await self._watchdog.scan()
         now = await self.now()
+        attempts, _ = await self._backend.find_attempts(AttemptQuery(rollout_id=rollout_id))
+        others = [attempt for attempt in attempts if attempt.attempt_id != attempt_id]
+        lost = max(map(infrastructure_failures, others), default=0)
 
         def decide(state: RolloutState) -> Change:
             rollout, _, attempt, worker = state
             if attempt is None:
                 raise attempt_not_found(rollout_id, attempt_id)
             return lifecycle.return_claim(
-                rollout, attempt, is_latest=state.is_latest, worker=worker, now=now
+                rollout, attempt, is_latest=state.is_latest, worker=worker, now=now, lost=lost
             )
 
         await self._backend.change(rollout_id, decide, attempt_id=attempt_id, payload=False)
@@ -475,11 +500,14 @@ class EngineStore(BatchingStore):
         if self._watchdog.is_due():  # saves a coroutine
             await self._watchdog.scan()
         now = await self.now()
+        before: Attempt | None = None
 
         def decide(state: RolloutState) -> Change:
+            nonlocal before
             rollout, _, attempt, worker = state
             if attempt is None:
                 raise attempt_not_found(rollout_id, attempt_id)
+            before = attempt
             return lifecycle.update_attempt(
                 rollout, attempt, changes, is_latest=state.is_latest, worker=worker, now=now
             )
@@ -493,6 +521,8 @@ class EngineStore(BatchingStore):
             payload=has_listeners("rollout_ended"),
         )
         assert attempt is not None
+        if before is not None and before.worker_id != attempt.worker_id:
+            await self._release_from(before, now)
         return copy_attempt(attempt) if self._copies else attempt
 
     async def update_worker(

@@ -23,6 +23,7 @@ Invariants:
 * A rollout is in the queue exactly while it is ``queuing`` or ``requeuing``; it enters at the tail.
 * A finished rollout changes only by an explicit :func:`update_rollout` or :func:`begin_attempt`, or
   by a status written to its latest attempt while it is not ``cancelled``.
+* A failure never brings a finished rollout back into the queue: its result was collected.
 * Only the latest attempt moves its rollout.
 * An attempt moves a worker only while the worker is on that attempt, or is free and is named.
 """
@@ -33,7 +34,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from agl_core.status import INFRASTRUCTURE, infrastructure_failures, is_on
+from agl_core.status import (
+    INFRASTRUCTURE,
+    INFRASTRUCTURE_FAILURES,
+    RUNNING_ATTEMPTS,
+    infrastructure_failures,
+    is_on,
+)
 from agl_core.types import (
     FINISHED_STATUSES,
     QUEUING_STATUSES,
@@ -59,6 +66,7 @@ __all__ = [
     "is_watched",
     "new_rollout",
     "nothing_to_claim",
+    "released_from",
     "return_claim",
     "rollout_status_after",
     "span_arrived",
@@ -73,6 +81,8 @@ QueueAction = Literal["append", "remove"]
 
 ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsive"})
 """Attempt statuses that set an end time; a span revives an attempt only from ``unresponsive``."""
+_UNASSIGNING_STATUSES: Final = frozenset({"cancelled", *QUEUING_STATUSES})
+"""Rollout statuses that end the work of whoever runs its attempt."""
 
 
 class Change(NamedTuple):
@@ -162,11 +172,26 @@ def begin_attempt(
 
 
 def nothing_to_claim(worker_id: str, worker: Worker | None, *, now: float) -> Worker:
-    """Return the worker after a dequeue that found the queue empty: ``idle``."""
-    if worker is not None and worker.status == "idle":
+    """Return the worker after a dequeue that found the queue empty: ``idle``.
+
+    A worker with several attempts at a time asks for more while it runs some: it stays ``busy``
+    while its heartbeats list the attempt that its record names.
+    """
+    if worker is not None and (worker.status == "idle" or _says_it_runs(worker)):
         return evolve(worker, {"last_dequeue_time": now})
     worker = worker or Worker(worker_id=worker_id)
     return evolve(_released(worker, "idle", now), {"last_dequeue_time": now})
+
+
+def released_from(attempt: Attempt, worker: Worker | None, *, now: float) -> Worker | None:
+    """Return the worker whose attempt went on elsewhere: by another attempt, or another worker.
+
+    Its runner detects this with its next heartbeat.
+
+    Returns:
+        The worker, ``unknown`` and free; None if it is not on the attempt.
+    """
+    return _released(worker, "unknown", now) if worker and is_on(worker, attempt) else None
 
 
 # -- what happens to an attempt ------------------------------------------------------------------
@@ -232,13 +257,17 @@ def update_attempt(
     """
     status: AttemptStatus | None = changes.get("status")
     fields = dict(changes)
-    if status is not None:
-        fields["end_time"] = now if status in ENDED_STATUSES else None
+    if status not in ENDED_STATUSES:
+        fields |= {} if status is None else {"end_time": None}
+    elif status != attempt.status or attempt.end_time is None:  # repeated, it ends no second time
+        fields["end_time"] = now
     attempt = evolve(attempt, fields)
 
     changed, queue = None, None
     if status is not None and is_latest and rollout.status != "cancelled":
         target = rollout_status_after(attempt, rollout.config)
+        if target == "requeuing" and rollout.status in FINISHED_STATUSES:
+            target = "failed"  # somebody has collected the result: nobody waits for a retry
         if target != rollout.status:
             changed, queue = _with_status(rollout, target, now)
 
@@ -253,11 +282,18 @@ def update_attempt(
 
 
 def return_claim(
-    rollout: Rollout, attempt: Attempt, *, is_latest: bool, worker: Worker | None, now: float
+    rollout: Rollout,
+    attempt: Attempt,
+    *,
+    is_latest: bool,
+    worker: Worker | None,
+    now: float,
+    lost: int = 0,
 ) -> Change:
     """Take back a claim whose reply was not delivered: the rollout goes back to the queue.
 
-    The attempt ends as ``unresponsive``, and the rollout is retried regardless of its config.
+    The attempt ends as ``unresponsive``, and the rollout is retried regardless of its config. No
+    agent ran, so the attempt counts as one that the infrastructure failed.
     Nothing changes once the attempt or the rollout has left ``preparing``.
 
     Args:
@@ -266,10 +302,13 @@ def return_claim(
         is_latest: Whether it is the rollout's latest.
         worker: Record of the attempt's worker, if any.
         now: The time, in epoch seconds.
+        lost: How many earlier attempts the infrastructure failed.
     """
     if not is_latest or not (attempt.status == rollout.status == "preparing"):
         return Change()
-    given_up = evolve(attempt, {"status": "unresponsive", "end_time": now})
+    facts = {INFRASTRUCTURE: "delivery", INFRASTRUCTURE_FAILURES: lost + 1}
+    metadata = {**(attempt.metadata or {}), **facts}
+    given_up = evolve(attempt, {"status": "unresponsive", "end_time": now, "metadata": metadata})
     changed, queue = _with_status(rollout, "requeuing", now)
     freed = _released(worker, "idle", now) if worker and is_on(worker, attempt) else None
     return Change(changed, given_up, freed, queue)
@@ -310,8 +349,8 @@ def update_rollout(
 ) -> Change:
     """Write fields of a rollout; any status may follow any other.
 
-    Cancelling unassigns the attempt from its worker; the runner detects this with its next
-    heartbeat.
+    Cancelling and requeuing unassign the attempt from its worker; the runner detects this with its
+    next heartbeat, once the rollout was cancelled or claimed by another.
 
     Args:
         rollout: The rollout to change.
@@ -326,8 +365,8 @@ def update_rollout(
         return Change(changed)
     changed, queue = _with_status(changed, status, now)
     released = None
-    if status == "cancelled" and worker and attempt and is_on(worker, attempt):
-        released = _released(worker, "unknown", now)
+    if status in _UNASSIGNING_STATUSES and attempt is not None:
+        released = released_from(attempt, worker, now=now)
     return Change(changed, worker=released, queue=queue)
 
 
@@ -395,6 +434,11 @@ def _with_status(
 
 def _is_free(worker: Worker) -> bool:
     return worker.current_attempt_id is None
+
+
+def _says_it_runs(worker: Worker) -> bool:
+    listed: Any = (worker.heartbeat_stats or {}).get(RUNNING_ATTEMPTS)
+    return isinstance(listed, list) and worker.current_attempt_id in listed
 
 
 def _follow(

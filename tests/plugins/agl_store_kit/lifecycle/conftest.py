@@ -62,6 +62,9 @@ class NaiveLifecycle:
 
     def begin(self, rollout_id: str, attempt_id: str, who: str | None, dequeued: bool) -> None:
         rollout = self.rollouts[rollout_id]
+        for latest in rollout["attempts"][-1:]:
+            if self.attempts[rollout_id, latest]["worker"] != who:
+                self.take_from(rollout_id, latest)
         rollout["attempts"].append(attempt_id)
         self.attempts[rollout_id, attempt_id] = {
             "status": "preparing",
@@ -105,7 +108,8 @@ class NaiveLifecycle:
         attempt = self.attempts[rollout_id, attempt_id]
         rollout = self.rollouts[rollout_id]
         cancelled = rollout["status"] == "cancelled"
-        if "worker_id" in changes:
+        if "worker_id" in changes and changes["worker_id"] != attempt["worker"]:
+            self.take_from(rollout_id, attempt_id)
             attempt["worker"] = changes["worker_id"]
         if "metadata" in changes:
             attempt["metadata"] = changes["metadata"]
@@ -113,11 +117,15 @@ class NaiveLifecycle:
             attempt["beat"] = changes["last_heartbeat_time"]
         status = changes.get("status")
         if status:
+            if status in ("preparing", "running"):
+                attempt["end"] = None
+            elif status != attempt["status"]:
+                attempt["end"] = self.now
             attempt["status"] = status
-            attempt["end"] = None if status in ("preparing", "running") else self.now
             if rollout["attempts"][-1] == attempt_id and not cancelled:
                 target = FOLLOWS[status]
-                if status in rollout["retry"] and attempt["number"] < rollout["max"]:
+                again = status in rollout["retry"] and attempt["number"] < rollout["max"]
+                if again and rollout["status"] not in FINISHED:
                     target = "requeuing" if target == "failed" else target
                 if target != rollout["status"]:
                     self.move(rollout_id, target)
@@ -143,11 +151,8 @@ class NaiveLifecycle:
         status = changes.get("status")
         if status:
             self.move(rollout_id, status)
-        if status == "cancelled" and rollout["attempts"]:
-            latest = rollout["attempts"][-1]
-            who = self.attempts[rollout_id, latest]["worker"]
-            if who in self.workers and self.workers[who]["job"] == (rollout_id, latest):
-                self.dismiss(who, "unknown")
+        if status in ("cancelled", *QUEUED) and rollout["attempts"]:
+            self.take_from(rollout_id, rollout["attempts"][-1])
 
     def heartbeat(self, who: str) -> None:
         self.worker(who)["beat"] = self.now
@@ -190,6 +195,11 @@ class NaiveLifecycle:
     def hire(self, who: str, rollout_id: str, attempt_id: str) -> None:
         job = (rollout_id, attempt_id)
         self.worker(who).update(status="busy", busy=self.now, job=job)
+
+    def take_from(self, rollout_id: str, attempt_id: str) -> None:
+        who = self.attempts[rollout_id, attempt_id]["worker"]
+        if who in self.workers and self.workers[who]["job"] == (rollout_id, attempt_id):
+            self.dismiss(who, "unknown")
 
     def dismiss(self, who: str, status: str) -> None:
         self.worker(who).update(status=status, idle=self.now, job=None)
@@ -266,7 +276,15 @@ class PureSubject:
             dequeued=dequeued,
         )
         self.apply(rollout_id, change)
+        if number > 1:
+            self.release_from(self.attempts[rollout_id][-2])
         return f"at-{number}"
+
+    def release_from(self, attempt: Attempt) -> None:
+        known = self.workers.get(attempt.worker_id or "")
+        released = lifecycle.released_from(attempt, known, now=self.now)
+        if released is not None:
+            self.workers[released.worker_id] = released
 
     def dequeue(self, who: str | None) -> tuple[str, str] | None:
         if self.queue:
@@ -304,6 +322,8 @@ class PureSubject:
             now=self.now,
         )
         self.apply(rollout_id, change)
+        if changes.get("worker_id", attempt.worker_id) != attempt.worker_id:
+            self.release_from(attempt)
 
     def write_rollout(self, rollout_id: str, changes: dict[str, Any]) -> None:
         attempts = self.attempts[rollout_id]

@@ -125,6 +125,24 @@ class TestCreatingAndClaiming:
         after = lifecycle.nothing_to_claim("w", known, now=NOW)
         assert after == worker("idle", None, last_idle_time=1.0, last_dequeue_time=NOW)
 
+    @pytest.mark.parametrize(
+        ("listed", "status"),
+        [(["at-1", "at-2"], "busy"), (["at-2"], "idle"), ([], "idle"), ("at-1", "idle")],
+    )
+    def test_a_worker_with_a_free_place_stays_busy_while_it_lists_its_attempt(
+        self, listed: Any, status: str
+    ):
+        known = worker(heartbeat_stats={records.RUNNING_ATTEMPTS: listed})
+        after = lifecycle.nothing_to_claim("w", known, now=NOW)
+        assert (after.status, after.last_dequeue_time) == (status, NOW)
+
+    @pytest.mark.parametrize(
+        ("known", "freed"), [(worker(), True), (worker(on="at-2"), False), (None, False)]
+    )
+    def test_only_the_worker_of_a_superseded_attempt_is_released(self, known: Any, freed: bool):
+        after = lifecycle.released_from(attempt(worker_id="w"), known, now=NOW)
+        assert after == (worker("unknown", None, last_idle_time=NOW) if freed else None)
+
 
 class TestAbandonedAttempts:
     @pytest.mark.parametrize(
@@ -258,9 +276,9 @@ class TestUpdatingAttempts:
         assert (change.rollout.status, change.rollout.end_time) == ("succeeded", NOW)
         assert change.queue is None
 
-    def test_a_retry_goes_to_the_tail_and_reopens(self):
+    def test_a_retry_goes_to_the_tail(self):
         config = {"max_attempts": 2, "retry_condition": ["failed"]}
-        change = write(attempt(), rollout("succeeded", **config), status="failed")
+        change = write(attempt(), rollout("running", **config), status="failed")
         assert change.rollout is not None
         assert (change.rollout.status, change.rollout.end_time) == ("requeuing", None)
         assert change.queue == "append"
@@ -341,6 +359,24 @@ class TestWorkersOfAttempts:
         assert change.worker is None
         assert change.attempt == attempt("failed", worker_id="", end_time=NOW)
 
+    @pytest.mark.parametrize("status", ["failed", "succeeded"])
+    @pytest.mark.parametrize("metadata", [None, {records.INFRASTRUCTURE: "proxy"}])
+    def test_a_late_failure_does_not_requeue_a_finished_rollout(self, status: str, metadata: Any):
+        of = rollout(status, max_attempts=3, retry_condition=["failed"])
+        change = write(attempt("unresponsive"), of, status="failed", metadata=metadata)
+        assert change.queue is None
+        assert (change.rollout or of).status == "failed"
+
+    def test_a_late_success_still_counts(self):
+        change = write(attempt("unresponsive"), rollout("failed"), status="succeeded")
+        assert change.rollout is not None
+        assert change.rollout.status == "succeeded"
+
+    def test_a_repeated_final_status_keeps_the_end_time(self):
+        ended = attempt("failed", end_time=3.0)
+        change = write(ended, rollout("failed"), status="failed")
+        assert change.attempt == ended
+
 
 class TestUpdatingRollouts:
     def write(self, to: Rollout, at: Attempt | None = None, who: Worker | None = None, **changes):
@@ -364,7 +400,8 @@ class TestUpdatingRollouts:
         assert change.queue == expected
         assert change.attempt is None
         released = worker("unknown", None, last_idle_time=NOW)
-        assert change.worker == (released if after == "cancelled" else None)
+        unassigns = after in ("cancelled", "queuing", "requeuing")
+        assert change.worker == (released if unassigns else None)
 
     @pytest.mark.parametrize(
         ("at", "who"),
@@ -427,6 +464,7 @@ class TestReturnedClaims:
         assert change.queue == "append"
         assert change.attempt is not None
         assert (change.attempt.status, change.attempt.end_time) == ("unresponsive", NOW)
+        assert records.infrastructure_failures(change.attempt) == 1
         assert change.worker is not None
         assert (change.worker.status, change.worker.last_idle_time) == ("idle", NOW)
         assert (change.worker.current_rollout_id, change.worker.current_attempt_id) == (None, None)

@@ -71,3 +71,10 @@ async def statuses(store: LightningStore, rollout_id: str) -> tuple[str, list[st
     assert rollout is not None
     attempts = await store.query_attempts(rollout_id)
     return rollout.status, [attempt.status for attempt in attempts]
+
+
+async def on_attempt(store: LightningStore, worker_id: str) -> str | None:
+    """Return the id of the attempt that a worker's record names."""
+    worker = await store.get_worker_by_id(worker_id)
+    assert worker is not None
+    return worker.current_attempt_id

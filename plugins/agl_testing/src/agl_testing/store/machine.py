@@ -122,6 +122,10 @@ class Model:
             dequeued=dequeued,
         )
         self.apply(rollout_id, change)
+        for earlier in self.attempts[rollout_id][-2:-1]:
+            known = self.worker_of(earlier)
+            if released := lifecycle.released_from(earlier, known, now=time.time()):
+                self.workers[released.worker_id] = released
 
     def worker_of(self, attempt: Attempt | None) -> Worker | None:
         return self.workers.get(attempt.worker_id) if attempt and attempt.worker_id else None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.errors import AttemptNotFoundError, RolloutNotFoundError
+from agl_core.status import infrastructure_failures
 from agl_core.store import LightningStore
 from agl_core.types import (
     EnqueueRolloutRequest,
@@ -18,7 +19,7 @@ from agl_core.types import (
     RolloutConfig,
 )
 from agl_testing.samples import span_of
-from agl_testing.store.base import StoreTests, claim, statuses
+from agl_testing.store.base import StoreTests, claim, on_attempt, statuses
 
 __all__ = ["ClaimTests", "QueueTests"]
 
@@ -283,6 +284,34 @@ class ClaimTests(StoreTests):
         assert await statuses(store, ids[0]) == ("preparing", ["unresponsive", "preparing"])
         await store.update_attempt(ids[0], "latest", status="succeeded")
         assert [rollout.status for rollout in await asyncio.wait_for(ended, 10)] == ["succeeded"]
+
+    async def test_a_returned_claim_uses_up_no_attempt(self, store: LightningStore):
+        first = await claim(store, max_attempts=2, retry_condition=["failed"])
+        for number in (2, 3):
+            await store.return_claim(first.rollout_id, first.attempt.attempt_id)
+            again = await store.dequeue_rollout()
+            assert again is not None
+            assert again.attempt.sequence_id == number
+            first = again
+        attempts = await store.query_attempts(first.rollout_id)
+        assert [infrastructure_failures(attempt) for attempt in attempts] == [1, 2, 0]
+
+    async def test_requeuing_and_another_attempt_free_the_worker_before(
+        self, store: LightningStore
+    ):
+        await store.enqueue_rollout("x")
+        claimed = await store.dequeue_rollout("w1")
+        assert claimed is not None
+        await store.update_rollout(claimed.rollout_id, status="requeuing")
+        assert await on_attempt(store, "w1") is None
+        second = await store.start_attempt(claimed.rollout_id, worker_id="w1")
+        assert await on_attempt(store, "w1") == second.attempt.attempt_id
+        third = await store.start_attempt(claimed.rollout_id, worker_id="w2")
+        assert await on_attempt(store, "w1") is None
+        ids = (claimed.rollout_id, third.attempt.attempt_id)
+        await store.update_attempt(*ids, worker_id="w3")
+        assert await on_attempt(store, "w2") is None
+        assert await on_attempt(store, "w3") == third.attempt.attempt_id
 
     async def test_a_returned_claim_frees_its_worker(self, store: LightningStore):
         await store.enqueue_rollout("x")

@@ -22,7 +22,8 @@ from agl_core.errors import (
     RolloutNotFoundError,
     StoreUnavailableError,
 )
-from agl_core.types import EnqueueRolloutRequest, Span
+from agl_core.store import current_request_key
+from agl_core.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp
 from agl_store_memory import InMemoryLightningStore
@@ -233,6 +234,100 @@ async def test_lost_replies_repeat_nothing(moody, connect):
     assert [
         counts.get(f"total_{name}") for name in ("rollouts", "attempts", "spans", "resources")
     ] == [1, 1, 4, 1]
+
+
+async def test_a_retried_update_does_not_undo_what_happened_meanwhile(moody, connect):
+    client = connect()
+    made = await client.start_rollout("x")
+    moody.nowhere = claims_at_once(moody)
+    moody.after = [True, False]
+    await client.update_rollout(made.rollout_id, status="requeuing")
+    assert await moody.store.dequeue_rollout("second") is None, "it was queued twice"
+    moody.after = [True, False]
+    await client.update_attempt(made.rollout_id, "latest", status="failed", metadata={"n": 1})
+    attempts = await client.query_attempts(made.rollout_id)
+    assert [attempt.status for attempt in attempts] == ["preparing", "failed"]
+
+
+def claims_at_once(moody: Moody) -> Any:
+    """Return a lost connection during whose loss a waiting runner claims."""
+
+    async def nowhere(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            await moody.store.dequeue_rollout("first")
+
+    return nowhere
+
+
+async def test_latest_stays_the_attempt_of_the_first_try(moody, connect):
+    client = connect()
+    made = await client.start_rollout(
+        "x", config=RolloutConfig(max_attempts=9, retry_condition=["failed"])
+    )
+    moody.nowhere = claims_at_once(moody)
+    moody.after = [True, False]
+    await client.update_attempt(made.rollout_id, "latest", status="failed")
+    attempts = await client.query_attempts(made.rollout_id)
+    assert [attempt.status for attempt in attempts] == ["failed", "preparing"]
+
+
+async def test_a_claim_whose_reply_never_came_goes_to_the_next_call(moody, connect):
+    client = connect()
+    await client.enqueue_rollout(1)
+    await client.enqueue_rollout(2)
+    moody.after = [True] * 4
+    with pytest.raises(StoreUnavailableError):
+        await client.dequeue_many_rollouts(limit=2, worker_id="w")
+    claim = await client.dequeue_rollout("w")
+    assert claim is not None
+    assert (claim.input, claim.attempt.sequence_id) == (1, 1)
+    second = await client.dequeue_rollout("w")
+    assert second is not None
+    assert (second.input, second.attempt.sequence_id) == (2, 2), "more than asked for is returned"
+    assert await client.dequeue_rollout("w") is None
+
+
+async def test_a_client_gives_back_on_closing_what_it_never_got(moody, connect):
+    client = connect()
+    await client.enqueue_rollout(1)
+    moody.after = [True] * 4
+    with pytest.raises(StoreUnavailableError):
+        await client.dequeue_rollout("w")
+    assert (await moody.store.query_rollouts(status_in=["preparing"])).total == 1
+    await client.close()
+    assert (await moody.store.query_rollouts(status_in=["requeuing"])).total == 1
+
+
+async def test_the_error_of_a_long_batch_says_what_is_queued(moody, connect, monkeypatch):
+    monkeypatch.setattr("agl_store_http.client.client.MAX_BATCH", 2)
+    client = connect(retry_delays=())
+    batch = [EnqueueRolloutRequest(input=number) for number in range(3)]
+    ask = moody.app
+
+    async def fail_the_second(scope: Any, receive: Any, send: Any) -> None:
+        moody.plan = [FAILURE]
+        moody.app = ask
+        await ask(scope, receive, send)
+
+    moody.app = fail_the_second
+    with pytest.raises(StoreUnavailableError, match="the first 2 of 3 rollouts are queued"):
+        await client.enqueue_many_rollouts(batch)
+
+
+async def test_the_requests_of_one_outer_call_have_keys_of_their_own(moody, connect, monkeypatch):
+    monkeypatch.setattr("agl_store_http.client.client.MAX_BATCH", 2)
+    client = connect()
+    batch = [EnqueueRolloutRequest(input=1) for _ in range(4)]
+    made: list[Any] = []
+    for _ in range(2):
+        reset = current_request_key.set("outer")
+        made.append([one.rollout_id for one in await client.enqueue_many_rollouts(batch)])
+        for number in (1, 2):
+            changed = await client.update_rollout(made[0][0], metadata={"n": number})
+            assert changed.metadata == {"n": number}
+        current_request_key.reset(reset)
+    assert made[0] == made[1]
+    assert len(set(made[0])) == 4
 
 
 async def test_another_span_under_the_same_key_stays_a_duplicate(moody, connect):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import math
 import os
 import time
@@ -14,7 +16,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from agl_core.env import LightningEnvVar
-from agl_core.errors import AglError, InvalidArgumentError
+from agl_core.errors import AglError, InvalidArgumentError, StoreUnavailableError
 from agl_core.plugins import configured_by
 from agl_core.store import (
     UNSET,
@@ -23,6 +25,7 @@ from agl_core.store import (
     LightningStoreStatistics,
     StoreEvent,
     Unset,
+    current_request_key,
     encode_span,
 )
 from agl_core.types import (
@@ -85,11 +88,12 @@ from agl_store_kit import (
 __all__ = ["LightningStoreClient"]
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
 _GIVE_BACK_SECONDS: Final = 2.0
-"""One try: what does not arrive is handed out again when its attempt falls silent."""
+"""One try at once: what does not arrive is kept, and its worker's next call asks for it again."""
 _DEQUEUE: Final = "/queues/rollouts/dequeue"
 _TOO_LARGE: Final = 413
 _FIRST_PAUSE: Final = 0.05
@@ -125,6 +129,8 @@ class LightningStoreClient(BatchingStore):
         )
         self._spans = SpanSender(self)
         self._attempt_tokens: dict[tuple[str, str], str] = {}
+        self._unanswered: dict[str | None, list[str]] = {}
+        """Keys of claims whose reply never came, by worker: the server may have claimed."""
 
     # -- about the store -------------------------------------------------------------------------
 
@@ -167,10 +173,12 @@ class LightningStoreClient(BatchingStore):
             raise error.as_store_error() from None
 
     async def close(self) -> None:
+        for worker_id in list(self._unanswered):
+            await self._give_back(worker_id, self._unanswered.pop(worker_id, []))
         await self._transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_attempt_tokens": {}}
+        return {**self.__dict__, "_attempt_tokens": {}, "_unanswered": {}}
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -219,19 +227,26 @@ class LightningStoreClient(BatchingStore):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
-        """Enqueue a batch; one that is too large for a request goes in several, in order."""
+        """Enqueue a batch; one that is too large for a request goes in several, in order.
+
+        If one of several fails, those before it are queued; the error says how many rollouts.
+        """
         enqueued: list[Rollout] = []
         path, size = "/queues/rollouts/enqueue", MAX_BATCH
         while len(enqueued) < len(rollouts):
             some = rollouts[len(enqueued) : len(enqueued) + size]
             body = encode_body({"rollouts": list(map(rollout_fields, some))})
+            key = self._transport.new_key(path, len(enqueued))
             try:
-                reply = await self.request("POST", path, body, key=self._transport.new_key(path))
+                reply = await self.request("POST", path, body, key=key)
             except RequestFailed as error:
                 if error.status != _TOO_LARGE or len(some) == 1:
-                    raise error.as_store_error() from None
+                    refused = error.as_store_error()
+                    raise _halfway(refused, len(enqueued), len(rollouts)) from None
                 size = len(some) // 2
                 continue
+            except StoreUnavailableError as error:
+                raise _halfway(error, len(enqueued), len(rollouts)) from error
             enqueued += ROLLOUTS.validate_json(reply.body)
         return enqueued
 
@@ -268,29 +283,62 @@ class LightningStoreClient(BatchingStore):
             body: dict[str, Any] = {
                 "limit": limit - len(claims), "worker_id": worker_id, "wait": wait,
             }  # fmt: skip
-            keys.append(key := self._transport.new_key(_DEQUEUE))
+            keys.append(key := self._key_of_claim(worker_id, len(claims)))
             try:
                 reply = await self.call(
                     "POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait
                 )
             except asyncio.CancelledError:
-                # The server may have claimed already, and its reply reaches no caller: asking for
-                # nothing under the same key gives that claim back.
-                nothing = to_json({**body, "limit": 0})
-                for key in keys:
-                    await self._transport.try_once(
-                        "POST", _DEQUEUE, nothing, key=key, seconds=_GIVE_BACK_SECONDS
-                    )
+                # The server may have claimed already, and its reply reaches no caller.
+                await self._give_back(worker_id, keys)
                 raise
-            except AglError:
+            except AglError as error:
+                if isinstance(error, StoreUnavailableError):
+                    self._ask_again(worker_id, [key])
                 if not claims:
                     raise
                 return claims  # the next call says what is wrong
             part = self._claimed(reply.body)
-            claims += part
+            for surplus in part[limit - len(claims) :]:  # an earlier call had asked for more
+                await self._return_surplus(surplus)
+            claims += part[: limit - len(claims)]
             if len(part) < MAX_CLAIMS or len(claims) >= limit:
                 return claims
             wait = 0.0
+
+    def _key_of_claim(self, worker_id: str | None, place: int) -> str:
+        """Return the key of a claim that had no reply, so that it is handed out now; or a new one.
+
+        If the server did not claim under it, or has forgotten, it claims now.
+        """
+        unanswered = self._unanswered.get(worker_id)
+        try:
+            return unanswered.pop() if unanswered else self._transport.new_key(_DEQUEUE, place)
+        except IndexError:  # another thread was faster
+            return self._transport.new_key(_DEQUEUE, place)
+
+    async def _return_surplus(self, claim: AttemptedRollout) -> None:
+        try:
+            await self.return_claim(claim.rollout_id, claim.attempt.attempt_id)
+        except AglError as error:  # the claims that the caller asked for are worth more
+            logger.warning(
+                "Rollout %s stays claimed, cancel or requeue it: %s", claim.rollout_id, error
+            )
+
+    def _ask_again(self, worker_id: str | None, keys: Sequence[str]) -> None:
+        """Keep keys of claims for the worker's next call."""
+        if current_request_key.get() is None:  # otherwise the outer caller repeats its own key
+            self._unanswered.setdefault(worker_id, []).extend(keys)
+
+    async def _give_back(self, worker_id: str | None, keys: Sequence[str]) -> None:
+        """Give back what was claimed under keys, by asking for nothing under them."""
+        nothing = to_json({"limit": 0, "worker_id": worker_id})
+        for key in keys:
+            answer = await self._transport.try_once(
+                "POST", _DEQUEUE, nothing, key=key, seconds=_GIVE_BACK_SECONDS
+            )
+            if answer is None:
+                self._ask_again(worker_id, [key])
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None
@@ -341,6 +389,16 @@ class LightningStoreClient(BatchingStore):
 
     # -- updates ---------------------------------------------------------------------------------
 
+    async def _update(self, path: str, body: bytes) -> Reply:
+        """Send an update with a key: between its tries others may act on what it wrote.
+
+        A retried ``requeuing`` would run a rollout twice that was claimed meanwhile, and ``latest``
+        may name another attempt by then.
+        """
+        # One call to this server may make several updates of the same record.
+        key = self._transport.new_key(path, hashlib.sha256(body).hexdigest()[:16])
+        return await self.call("POST", path, body, key=key)
+
     async def update_rollout(
         self,
         rollout_id: str,
@@ -359,7 +417,7 @@ class LightningStoreClient(BatchingStore):
             config=config,
             metadata=metadata,
         )
-        reply = await self.call("POST", path_of("rollouts", rollout_id), encode_body(changes))
+        reply = await self._update(path_of("rollouts", rollout_id), encode_body(changes))
         return Rollout.model_validate_json(reply.body)
 
     async def update_attempt(
@@ -377,11 +435,8 @@ class LightningStoreClient(BatchingStore):
             last_heartbeat_time=last_heartbeat_time,
             metadata=metadata,
         )
-        reply = await self.call(
-            "POST",
-            path_of("rollouts", rollout_id, "attempts", attempt_id),
-            encode_body(changes),
-        )
+        path = path_of("rollouts", rollout_id, "attempts", attempt_id)
+        reply = await self._update(path, encode_body(changes))
         return Attempt.model_validate_json(reply.body)
 
     async def update_worker(
@@ -532,6 +587,9 @@ class LightningStoreClient(BatchingStore):
                 # All that are known are finished, or the server stops.
                 if not await self._any_open(pending, deadline):
                     return finished
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    return finished
                 await asyncio.sleep(pause if deadline is None else min(pause, deadline - now))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -546,3 +604,12 @@ class LightningStoreClient(BatchingStore):
 
     def events(self) -> AsyncIterator[StoreEvent]:
         return listen(self._transport)
+
+
+def _halfway(error: AglError, queued: int, wanted: int) -> AglError:
+    """Return the error of a batch of which the first requests were done."""
+    if not queued:
+        return error
+    return type(error)(
+        f"{error} (the first {queued} of {wanted} rollouts are queued: enqueue only the others)"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import logging
 import math
@@ -43,6 +44,9 @@ _RENEWAL_PAUSE: Final = 60.0
 """Seconds between two requests for a new token, if the server fails."""
 _RENEWED_AFTER: Final = 0.5
 """Part of a token's life after which it is replaced: a server may be away for the other half."""
+
+_MAX_KEY_LENGTH: Final = 200
+"""What a server takes; a longer one is replaced by its digest."""
 
 logger = logging.getLogger(__name__)
 
@@ -250,14 +254,24 @@ class Transport:
                 raise self._unavailable(failures) from failures[-1]
             await asyncio.sleep(delay)
 
-    def new_key(self, path: str) -> str:
-        """Return a key for one creating call."""
+    def new_key(self, path: str, place: int | str = 0) -> str:
+        """Return a key for one creating call.
+
+        Args:
+            path: Path of the request.
+            place: Tells apart the requests of one call to a server whose store is this client.
+        """
         from agl_core.store import current_request_key
 
         # A server whose store is another server hands on the key it was given, so that a retry is
         # recognised by the last of them even when those in between were restarted.
         outer = current_request_key.get()
-        return uuid.uuid4().hex if outer is None else f"{outer}>{path}"[:200]
+        if outer is None:
+            return uuid.uuid4().hex
+        key = f"{outer}/{place}>{path}" if place else f"{outer}>{path}"
+        if len(key) <= _MAX_KEY_LENGTH:
+            return key
+        return hashlib.sha256(key.encode()).hexdigest()
 
     async def try_once(
         self, method: str, path: str, body: bytes | None, *, key: str, seconds: float

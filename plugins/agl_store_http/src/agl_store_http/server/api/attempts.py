@@ -84,7 +84,7 @@ async def latest(rollout_id: str, call: WorkReaderCall) -> Reply:
 @router.post(
     "/{attempt_id}",
     summary="Overwrite the fields given; the attempt may be called `latest`",
-    **answers(200, Attempt),
+    **answers(200, Attempt, keyed=True),
 )
 async def update(
     rollout_id: str,
@@ -93,7 +93,11 @@ async def update(
     body: Annotated[AttemptUpdate, json_body(AttemptUpdate)],
 ) -> Reply:
     changes: Any = body  # the store refuses null where it is not allowed
-    return Reply(model_json(await call.store.update_attempt(rollout_id, attempt_id, **changes)))
+
+    async def work() -> bytes:
+        return model_json(await call.store.update_attempt(rollout_id, attempt_id, **changes))
+
+    return await call.once(200, work)
 
 
 @router.post(

@@ -118,10 +118,16 @@ async def get(rollout_id: str, call: AnyCall) -> Reply:
 
 
 @router.post(
-    "/rollouts/{rollout_id}", summary="Overwrite the fields given", **answers(200, Rollout)
+    "/rollouts/{rollout_id}",
+    summary="Overwrite the fields given",
+    **answers(200, Rollout, keyed=True),
 )
 async def update(
     rollout_id: str, call: AlgorithmCall, body: Annotated[RolloutUpdate, json_body(RolloutUpdate)]
 ) -> Reply:
     changes: Any = body  # the store refuses null where it is not allowed
-    return Reply(model_json(await call.store.update_rollout(rollout_id, **changes)))
+
+    async def work() -> bytes:
+        return model_json(await call.store.update_rollout(rollout_id, **changes))
+
+    return await call.once(200, work)

@@ -456,3 +456,31 @@ def test_sampling_that_the_log_probabilities_do_not_know_is_on_the_certificate(
 ) -> None:
     (row,) = rows_of(call(1, [1], [2], **{f"gen_ai__request__{name}": value}))
     assert row.certificate.altered_sampling == ([name] if altered else [])
+
+
+@pytest.mark.parametrize("ids_of_client", [True, False])
+def test_the_certificate_has_what_only_the_proxys_span_says(ids_of_client: bool) -> None:
+    def recorded(number: int, prompt: list[int], response: list[int], **more: Any) -> list[Span]:
+        attributes: dict[str, Any] = {"gen_ai.response.id": f"r{number}"}
+        proxy = call(number, prompt, response, **more)
+        client = call(number, prompt, response)
+        if not ids_of_client:
+            del client.attributes["prompt_token_ids"], client.attributes["response_token_ids"]
+        client.name, client.span_id = "openai.chat.completion", f"c{number}"
+        proxy.parent_id = client.span_id
+        for one in (client, proxy):
+            one.attributes.update(attributes)
+        return [client, proxy]
+
+    continued = {semconv.PROMPT_HISTORY: "continued"}
+    fallback = {semconv.PROMPT_HISTORY: "fallback", semconv.PROMPT_HISTORY_REASON: "edited"}
+    spans = [
+        *recorded(1, [1], [2], gen_ai__request__min_p=0.1, agentlightning__model_version="1"),
+        *recorded(2, [1, 2, 3], [4], agentlightning__model_version="1", **continued),
+        *recorded(3, [1, 2, 3, 4, 5], [6], agentlightning__model_version="1", **fallback),
+    ]
+    (row,) = rows_of(*spans)
+    assert row.certificate.continued == 1
+    assert row.certificate.fallbacks == ["edited"]
+    assert row.certificate.altered_sampling == ["min_p"]
+    assert row.span_ids == ["c1", "c2", "c3"]

@@ -237,12 +237,11 @@ def _extend(
     row.rewards.append(reward)
     row.span_ids.append(matched.node.id)
     certificate.logprobs_present = certificate.logprobs_present and logprobs is not None
-    attributes = matched.node.span.attributes
-    certificate.continued += attributes.get(semconv.PROMPT_HISTORY) == "continued"
-    for name in altered_sampling(attributes):
+    certificate.continued += _said(matched, semconv.PROMPT_HISTORY) == "continued"
+    for name in altered_sampling(call.attributes):
         if name not in certificate.altered_sampling:
             certificate.altered_sampling.append(name)
-    reason = attributes.get(semconv.PROMPT_HISTORY_REASON)
+    reason = _said(matched, semconv.PROMPT_HISTORY_REASON)
     for value, seen in (
         (None if reason is None else str(reason), certificate.fallbacks),
         (call.model, certificate.models),
@@ -250,6 +249,12 @@ def _extend(
     ):
         if value is not None and value not in seen:
             seen.append(value)
+
+
+def _said(matched: MatchedCall, key: str) -> Any:
+    """Return an attribute of the first of a call's spans that has it; None if none has."""
+    values = (reading.attributes.get(key) for reading in matched.readings())
+    return next((value for value in values if value is not None), None)
 
 
 def _logprobs(call: ModelCall, length: int, report: AdapterReport) -> list[float] | None:

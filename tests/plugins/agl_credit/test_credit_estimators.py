@@ -61,6 +61,14 @@ def test_discounted_returns_are_compared_turn_by_turn():
     assert lists(left_out) == [[0.75, 0.5, 1.0], [-0.75, -0.5]]
 
 
+@pytest.mark.parametrize("reward", [-1.0, 1.0])
+def test_a_rollout_without_turns_counts_with_its_reward(reward: float):
+    group = [path(1.0, "a"), path(0.0, "b"), path(reward, "")]
+    found = turn_advantages(group, normalise=False)
+    assert lists(found) == lists(group_advantages(group, normalise=False))
+    assert lists(found)[2] == []
+
+
 def test_agents_are_trained_on_their_own_rewards():
     turns = [Turn("", "x", agent="solver"), Turn("x", "y", agent="critic")]
     group = [

@@ -60,7 +60,7 @@ def turn_advantages(
     .. math:: A_{i,t} = G_{i,t} - mean_j(G_{j,t}), \quad G_{i,t} = \sum_{s \ge t} d^{s-t} r_{i,s}
 
     The rollout's reward is that of its last turn. A rollout that ended before turn t counts with
-    its last return.
+    its last return, and one without turns with its reward, as it does for the other estimators.
 
     Args:
         group: Rollouts of one task.
@@ -75,7 +75,10 @@ def turn_advantages(
     returns = [_returns(path, discount) for path in group]
     advantages = [np.zeros(len(path.turns)) for path in group]
     for t in range(max((len(path.turns) for path in group), default=0)):
-        at_turn = [float(r[min(t, len(r) - 1)]) if len(r) else 0.0 for r in returns]
+        at_turn = [
+            float(of_turns[min(t, len(of_turns) - 1)]) if len(of_turns) else path.reward
+            for path, of_turns in zip(group, returns, strict=True)
+        ]
         relative = _relative(at_turn, normalise, leave_one_out=leave_one_out)
         for i, path in enumerate(group):
             if t < len(path.turns):

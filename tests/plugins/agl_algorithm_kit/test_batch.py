@@ -12,7 +12,7 @@ import pytest
 from agl_algorithm_kit import StoredRun, cancel_rollouts, read_batch, run_batch, run_requests
 from agl_core.adapter import Adapter
 from agl_core.algorithm import RolloutOutcome
-from agl_core.errors import InvalidArgumentError, RunFailedError, SpansEvictedError
+from agl_core.errors import ConfigError, InvalidArgumentError, RunFailedError, SpansEvictedError
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.store import LightningStore
 from agl_core.types import (
@@ -314,6 +314,17 @@ async def test_rollouts_whose_spans_were_evicted_are_not_read_again(
     batch = await read_batch(store, "night")
     assert [one.rollout.input for one in batch] == ["a", "c"]
     assert "1 of 3 are left out after the eviction of their spans" in caplog.text
+
+
+async def test_a_failure_that_is_read_again_counts_the_declared_lowest_reward() -> None:
+    store = InMemoryLightningStore()
+    run = await StoredRun.open(store, "night")
+    async with worker(store, lambda task: None if task else 1.0):
+        await run_batch(store, [0, 1], run=run, name="a")
+    assert (await read_batch(store, "night")).score().mean == 0.5
+    assert (await read_batch(store, "night", reward_range=(-1, 1))).score().mean == 0.0
+    with pytest.raises(ConfigError, match="reward_range: must be the lowest and the highest"):
+        await read_batch(store, "night", reward_range=(1, 1))
 
 
 async def test_what_an_adapter_raises_comes_as_it_is() -> None:

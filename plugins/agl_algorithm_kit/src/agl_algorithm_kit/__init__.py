@@ -6,7 +6,7 @@ from agl_algorithm_kit.cancelling import cancel_rollouts
 from agl_algorithm_kit.config import BaselineConfig
 from agl_algorithm_kit.evaluation import Comparison, Evaluation
 from agl_algorithm_kit.records import checkpoints_under, count_rollouts, each_rollout, stored_runs
-from agl_algorithm_kit.scores import keep_scores, kept_scores, with_scores
+from agl_algorithm_kit.scores import check_scorer_name, keep_scores, kept_scores, with_scores
 from agl_algorithm_kit.stored_run import StoredRun
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Evaluation",
     "StoredRun",
     "cancel_rollouts",
+    "check_scorer_name",
     "checkpoints_under",
     "count_rollouts",
     "each_rollout",

@@ -21,7 +21,7 @@ import anyio
 
 from agl_algorithm_kit.cancelling import cancel_all_rollouts, cancel_rollouts
 from agl_algorithm_kit.records import rollouts_of
-from agl_core.algorithm import BatchOutcome, RolloutOutcome, Run, show_progress
+from agl_core.algorithm import BatchOutcome, RewardRange, RolloutOutcome, Run, show_progress
 from agl_core.emitter import find_final_reward
 from agl_core.errors import RunFailedError, SpansEvictedError
 from agl_core.status import failed_by
@@ -173,7 +173,13 @@ async def run_requests(
     )
 
 
-async def read_batch(store: LightningStore, run: str, batch: str | None = None) -> BatchOutcome:
+async def read_batch(
+    store: LightningStore,
+    run: str,
+    batch: str | None = None,
+    *,
+    reward_range: tuple[float, float] | None = None,
+) -> BatchOutcome:
     """Read the rollouts of a named run that have ended, in the order of their enrolment.
 
     Rollouts that succeeded are left out if the store evicted their spans: nobody knows their
@@ -183,13 +189,17 @@ async def read_batch(store: LightningStore, run: str, batch: str | None = None) 
         store: The store.
         run: Name of the run.
         batch: Name of one of its batches; None reads all of them.
+        reward_range: Lowest and highest possible reward, if the user declared them: the store does
+            not keep it.
 
     Returns:
         The outcomes; their ``resources_id`` is None if the rollouts had different ones.
 
     Raises:
+        ConfigError: The range is not a pair of finite numbers, the lower first.
         StoreUnavailableError: The store does not answer.
     """
+    declared = RewardRange.of(reward_range)
     found: list[Rollout] = []
     async for (name, _), rollout in rollouts_of(store, run):
         if batch in (None, name) and rollout.status in FINISHED_STATUSES:
@@ -203,6 +213,7 @@ async def read_batch(store: LightningStore, run: str, batch: str | None = None) 
     return BatchOutcome(
         known,
         snapshots.pop() if len(snapshots) == 1 else None,
+        declared,
     )
 
 

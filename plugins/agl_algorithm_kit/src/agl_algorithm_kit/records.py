@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from agl_core.errors import InvalidArgumentError
 from agl_core.types import Checkpoint, Rollout, RolloutMode, RolloutStatus
 
 if TYPE_CHECKING:
@@ -17,6 +19,25 @@ KEY: Final = "checkpoint"
 """Name of the state in its snapshot."""
 PAGE: Final = 1000
 """Rollouts of one query; the server's answer to it stays below a few megabytes."""
+
+_NAME: Final = re.compile(r"[\w.-]{1,100}")
+"""No name contains what separates names in an id; 100 characters leave room for the rest of it."""
+
+
+def check_name(owner: str, name: str) -> None:
+    """Check a name under which the store keeps records.
+
+    Args:
+        owner: Whose name it is, such as ``run``.
+        name: The name.
+
+    Raises:
+        InvalidArgumentError: It has other characters, is too long, or is empty.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            f"a {owner}'s name is made of letters, digits, '_', '-' and '.', not {name!r}"
+        )
 
 
 async def checkpoints_under(

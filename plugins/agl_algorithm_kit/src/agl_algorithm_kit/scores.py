@@ -6,24 +6,30 @@ A rollout keeps the reward that it got: what a judge says later is a checkpoint 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from agl_algorithm_kit.records import checkpoints_under
+from agl_algorithm_kit.records import check_name, checkpoints_under
 from agl_core.algorithm import BatchOutcome
-from agl_core.errors import InvalidArgumentError
 from agl_core.types import Checkpoint
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
 
-__all__ = ["keep_scores", "kept_scores", "with_scores"]
+__all__ = ["check_scorer_name", "keep_scores", "kept_scores", "with_scores"]
 
 _PREFIX: Final = "scores:"
 _KEY: Final = "scores"
-_NAME: Final = re.compile(r"[\w.-]{1,100}")
+
+
+def check_scorer_name(scorer: str) -> None:
+    """Check the name of a scorer, before it scores: scores may cost money.
+
+    Raises:
+        InvalidArgumentError: It has other characters than letters, digits, ``_``, ``-`` and ``.``.
+    """
+    check_name("scorer", scorer)
 
 
 async def keep_scores(
@@ -40,10 +46,7 @@ async def keep_scores(
     Raises:
         InvalidArgumentError: The scorer's name has other characters.
     """
-    if not _NAME.fullmatch(scorer):
-        raise InvalidArgumentError(
-            f"a scorer's name is made of letters, digits, '_', '-' and '.', not {scorer!r}"
-        )
+    check_scorer_name(scorer)
     checkpoint = Checkpoint(state=dict(scores))
     await store.update_resources(f"{_PREFIX}{run}/{scorer}", {_KEY: checkpoint})
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from agl_algorithm_kit.history import RunHistory
 from agl_algorithm_kit.lease import Lease
-from agl_algorithm_kit.records import KEY, PAGE, PREFIX, rollouts_of
+from agl_algorithm_kit.records import KEY, PAGE, PREFIX, check_name, rollouts_of
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.status import failed_by, is_abandoned, was_interrupted
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NAME: Final = re.compile(r"[\w.-]{1,100}")
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _UNMEASURED: Final[frozenset[RolloutStatus]] = frozenset({"failed", "cancelled"})
 """Statuses of rollouts that the infrastructure may have failed. A batch that ends cancels those
@@ -85,10 +83,7 @@ class StoredRun(Run):
     look_seconds: ClassVar[float] = 2.0
 
     def __init__(self, store: LightningStore, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise InvalidArgumentError(
-                f"a run's name is made of letters, digits, '_', '-' and '.', not {name!r}"
-            )
+        check_name("run", name)
         super().__init__(store)
         self.name = name
         self._began = 0.0
@@ -147,6 +142,10 @@ class StoredRun(Run):
         latest = await self._store.get_latest_resources() if has_result else None
         await super().finish(has_result=has_result)
         await self._write(None if latest is None else latest.resources_id)
+        await self.close()
+
+    async def close(self) -> None:
+        """Release the lease, so that another process may go on with the run at once."""
         if self._lease is not None:
             await self._lease.release()
 

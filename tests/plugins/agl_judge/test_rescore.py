@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import sys
 import time
@@ -195,9 +196,53 @@ def test_mistakes_are_one_line(capsys):
         ("day", "scorers.py:good", "no finished rollouts of a run 'day'"),
         ("night", "scorers.py:nothing", "nothing"),
         ("night", "scorers.py:silent", "scored none of the 40 rollouts"),
+        ("night", "scorers.py:infinite", "36 times, first on"),
     ):
-        assert main(["rescore", "train.toml", run, "--scorer", scorer]) != 0
+        assert main(["rescore", "train.toml", run, "--scorer", scorer]) == 2
         assert text in capsys.readouterr().err
+
+
+async def test_a_failing_call_loses_no_other_score(tmp_path: Path, caplog):
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    await fill(store, 20)
+
+    async def flaky(task, spans):
+        if task["id"] == 2:
+            raise TimeoutError("the judge is busy")
+        return math.nan if task["id"] == 3 else 1.0
+
+    result = await rescore(store, "night", flaky, keep_as="flaky")
+    assert sum(score is not None for score in result.scores) == 14  # two more rollouts failed
+    assert sorted(result.problems.values()) == [
+        *["InvalidArgumentError: the score is nan, not a finite number"] * 2,
+        *["TimeoutError: the judge is busy"] * 2,
+    ]
+    assert "the scorer failed on 4 rollouts; 2 times, first on " in caplog.text
+    kept = (await kept_scores(store, "night"))["flaky"]
+    assert list(kept.values()) == list(result.scores)
+    assert result.agreement is not None
+    assert (result.agreement.n, result.agreement.missing) == (14, 4)
+    await store.close()
+
+
+async def test_a_name_that_cannot_be_kept_is_refused_before_scoring(tmp_path: Path):
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    await fill(store, 2)
+    calls = []
+    with pytest.raises(InvalidArgumentError, match="a scorer's name is made of letters"):
+        await rescore(store, "night", lambda *of: calls.append(of), keep_as="my judge")
+    assert calls == []
+    await store.close()
+
+
+def test_a_failure_counts_the_lowest_declared_reward(folder, capsys):
+    with (folder / "train.toml").open("a") as file:
+        file.write("[trainer]\nreward_range = [-1, 1]\n")
+    command = ["rescore", "train.toml", "night", "--json", "--dry-run", "--scorer"]
+    assert main([*command, "scorers.py:good"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    expected = [-1.0 if i % 10 == 9 else float(i % 3 >= 1) for i in range(40)]
+    assert found["score"]["mean"] == pytest.approx(sum(expected) / 40)
 
 
 def test_the_order_agrees_with_brute_force():

@@ -84,7 +84,16 @@ def rescore(
             raise ConfigError(f"{reference} is not a function", path="--scorer")
         keep_as = None if dry_run else name or reference.rpartition(":")[2]
         score: Any = scorer
-        result = asyncio.run(score_again(store, run, score, threshold=threshold, keep_as=keep_as))
+        result = asyncio.run(
+            score_again(
+                store,
+                run,
+                score,
+                threshold=threshold,
+                keep_as=keep_as,
+                reward_range=plan.reward_range,
+            )
+        )
     finally:
         asyncio.run(store.close())
     if output is not None:

@@ -12,14 +12,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import anyio
 
-from agl_algorithm_kit import keep_scores, kept_scores, read_batch, with_scores
+from agl_algorithm_kit import (
+    check_scorer_name,
+    keep_scores,
+    kept_scores,
+    read_batch,
+    with_scores,
+)
 from agl_core.algorithm import BatchOutcome, RolloutOutcome, show_progress
 from agl_core.errors import InvalidArgumentError
 from agl_core.statistics import Estimate, Gain
@@ -28,6 +36,8 @@ from agl_core.types import Span
 from agl_judge.scorer_agreement import Agreement, agreement
 
 __all__ = ["Rescored", "Scorer", "rescore"]
+
+logger = logging.getLogger(__name__)
 
 Scorer: TypeAlias = Callable[[Any, Sequence[Span]], "float | None | Awaitable[float | None]"]
 """Scores a rollout by its task and the spans of its latest attempt; None if it cannot."""
@@ -47,6 +57,7 @@ class Rescored:
         agreement: Agreement of the new scores with the rollouts' own rewards, where both are; None
             if there are none.
         others: The same with the scores of other scorers that the store keeps, by scorer.
+        problems: Why the scorer failed on a rollout, by rollout id.
     """
 
     outcomes: BatchOutcome
@@ -55,6 +66,7 @@ class Rescored:
     change: Gain
     agreement: Agreement | None
     others: Mapping[str, Agreement]
+    problems: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def rescore(
@@ -65,10 +77,12 @@ async def rescore(
     threshold: float = 0.5,
     concurrent: int = 16,
     keep_as: str | None = None,
+    reward_range: tuple[float, float] | None = None,
 ) -> Rescored:
     """Score the finished rollouts of a run again.
 
-    The rollouts keep their rewards.
+    The rollouts keep their rewards. A rollout on which the scorer raises, or returns what is not a
+    finite number, has no score; a warning says how many they are and why.
 
     Args:
         store: The store.
@@ -78,22 +92,49 @@ async def rescore(
         concurrent: Calls of an async scorer at a time.
         keep_as: Name under which the store keeps the scores, in place of earlier ones of this name;
             None keeps nothing.
+        reward_range: Lowest and highest possible reward and score, if they are declared; a rollout
+            that failed counts the lowest.
 
     Raises:
-        InvalidArgumentError: The run has no finished rollouts, none could be scored, or a score is
-            not a finite number.
+        ConfigError: The range is not a pair of finite numbers, the lower first.
+        InvalidArgumentError: The run has no finished rollouts, none could be scored, or the name
+            has other characters than letters, digits, ``_``, ``-`` and ``.``.
     """
-    outcomes = await read_batch(store, run)
+    if keep_as is not None:
+        check_scorer_name(keep_as)
+    outcomes = await read_batch(store, run, reward_range=reward_range)
     if not len(outcomes):
         raise InvalidArgumentError(f"the store has no finished rollouts of a run {run!r}")
+    scores, problems = await _scored(outcomes, scorer, concurrent)
+    ids = [one.rollout.rollout_id for one in outcomes]
+    if not any(score is not None for score in scores):
+        why = f"; {_in_short(problems)}" if problems else ""
+        raise InvalidArgumentError(f"the scorer scored none of the {len(scores)} rollouts{why}")
+    if problems:
+        logger.warning("the scorer failed on %s", _in_short(problems))
+    others = await kept_scores(store, run)
+    if keep_as is not None:  # before the summary, which could fail: scores may have cost money
+        await keep_scores(store, run, keep_as, dict(zip(ids, scores, strict=True)))
+    return _summary(outcomes, scores, others, threshold, problems)
+
+
+async def _scored(
+    outcomes: BatchOutcome, scorer: Scorer, concurrent: int
+) -> tuple[list[float | None], dict[str, str]]:
+    """Return the score of each rollout, and why the scorer failed on some, by rollout id."""
     scores: list[float | None] = [None] * len(outcomes)
+    problems: dict[str, str] = {}
     done = 0
     limit = anyio.CapacityLimiter(concurrent)
 
     async def score(index: int, outcome: RolloutOutcome) -> None:
         nonlocal done
         async with limit:
-            scores[index] = await _checked(scorer, outcome)
+            try:
+                scores[index] = await _checked(scorer, outcome)
+            except Exception as error:  # the others' scores may have cost money
+                problems[outcome.rollout.rollout_id] = f"{type(error).__name__}: {error}"
+                logger.debug("%s is not scored", outcome.rollout.rollout_id, exc_info=True)
         done += 1
         if done % _PROGRESS_EVERY == 0 or done == len(outcomes):
             progress.update(done)
@@ -108,12 +149,7 @@ async def rescore(
                     group.start_soon(score, index, outcome)
                 else:
                     await score(index, outcome)
-    others = await kept_scores(store, run)
-    result = _summary(outcomes, scores, others, threshold)
-    if keep_as is not None:
-        ids = (one.rollout.rollout_id for one in outcomes)
-        await keep_scores(store, run, keep_as, dict(zip(ids, scores, strict=True)))
-    return result
+    return scores, problems
 
 
 async def _checked(scorer: Scorer, outcome: RolloutOutcome) -> float | None:
@@ -121,8 +157,16 @@ async def _checked(scorer: Scorer, outcome: RolloutOutcome) -> float | None:
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not math.isfinite(found):
-        raise InvalidArgumentError(f"the score of {outcome.rollout.rollout_id} is {found}")
+        raise InvalidArgumentError(f"the score is {found}, not a finite number")
     return None if found is None else float(found)
+
+
+def _in_short(problems: Mapping[str, str]) -> str:
+    """Return how many rollouts have problems, and the most frequent one with its first rollout."""
+    (text, count), *others = Counter(problems.values()).most_common()
+    first = next(name for name, problem in problems.items() if problem == text)
+    more = f", and {len(others)} other errors" if others else ""
+    return f"{len(problems)} rollouts; {count} times, first on {first}: {text}{more}"
 
 
 def _summary(
@@ -130,21 +174,21 @@ def _summary(
     scores: Sequence[float | None],
     others: Mapping[str, Mapping[str, float | None]],
     threshold: float,
+    problems: Mapping[str, str],
 ) -> Rescored:
     ids = [one.rollout.rollout_id for one in outcomes]
-    new = with_scores(outcomes, dict(zip(ids, scores, strict=True)))
-    if not any(score is not None for score in scores):
-        raise InvalidArgumentError(f"the scorer scored none of the {len(scores)} rollouts")
+    rated = with_scores(outcomes, dict(zip(ids, scores, strict=True)))
+    new = replace(rated, reward_range=outcomes.reward_range)
 
     def agree(labels: Sequence[float | None]) -> Agreement | None:
-        both = [
+        labelled = [
             (outcome.digest, score, label)
             for outcome, score, label in zip(outcomes, scores, labels, strict=True)
-            if score is not None and label is not None
+            if label is not None
         ]
-        if not both:
+        if all(score is None for _, score, _ in labelled):
             return None
-        tasks, own, given = zip(*both, strict=True)
+        tasks, own, given = zip(*labelled, strict=True)
         return agreement(own, given, threshold, tasks=tasks)
 
     by_scorer = {name: agree([kept.get(one) for one in ids]) for name, kept in others.items()}
@@ -155,4 +199,5 @@ def _summary(
         new.gain_over(outcomes),
         agree([one.earned for one in outcomes]),
         {name: found for name, found in by_scorer.items() if found is not None},
+        problems,
     )

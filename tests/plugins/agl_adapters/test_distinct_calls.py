@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_adapters import TraceTree, distinct_calls, find_auxiliary_calls, total_tokens
+from agl_adapters import (
+    TraceTree,
+    distinct_calls,
+    ended_by_agent,
+    failed_at_server,
+    find_auxiliary_calls,
+    is_broken,
+    total_tokens,
+)
 from agl_core.types import Span, TraceStatus
 
 CALL = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[]"}
@@ -188,3 +196,28 @@ def test_the_rules_of_training_choose_among_them():
     tree = TraceTree.of_any([call("a", None, 1, 2, failed=True), call("b", None, 3, 4)])
     assert [one.node.id for one in distinct_calls(tree)] == ["a", "b"]
     assert find_auxiliary_calls(tree) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "broken", "at_server"),
+    [
+        ("client_disconnected", 499, False, False),
+        ("CancelledError", None, False, False),
+        ("backend_500", 500, True, True),
+        ("stream_cut", 200, True, True),
+        (None, None, True, True),
+        ("backend_400", 400, True, False),
+        ("budget_exceeded", 429, True, False),
+        ("backend_429", 429, True, True),
+    ],
+)
+def test_a_failure_is_the_agents_or_the_servers(
+    error: str | None, status: int | None, broken: bool, at_server: bool
+):
+    more = {"error__type": error, "http__response__status_code": status}
+    said = {key: value for key, value in more.items() if value is not None}
+    failed = call("a", failed=True, **said)
+    assert (is_broken(failed), failed_at_server(failed)) == (broken, at_server)
+    assert ended_by_agent(failed) is not broken
+    whole = call("a", **said)
+    assert not (is_broken(whole) or failed_at_server(whole) or ended_by_agent(whole))

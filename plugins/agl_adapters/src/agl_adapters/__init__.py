@@ -13,7 +13,14 @@ from agl_adapters.messages import TraceToMessages
 from agl_adapters.model_call import ModelCall
 from agl_adapters.prefix_index import ITEM_BYTES, PrefixIndex, common_prefix
 from agl_adapters.proxy_triplet import LlmProxyTraceToTriplet
-from agl_adapters.recorded_calls import answers_of, call_order, sent_messages
+from agl_adapters.recorded_calls import (
+    answers_of,
+    call_order,
+    ended_by_agent,
+    failed_at_server,
+    is_broken,
+    sent_messages,
+)
 from agl_adapters.rewards import match_rewards
 from agl_adapters.sampling import altered_sampling
 from agl_adapters.tree import (
@@ -52,7 +59,10 @@ __all__ = [
     "calls_among",
     "common_prefix",
     "distinct_calls",
+    "ended_by_agent",
+    "failed_at_server",
     "find_auxiliary_calls",
+    "is_broken",
     "is_model_call",
     "keep_used_choices",
     "leave_out_auxiliary",

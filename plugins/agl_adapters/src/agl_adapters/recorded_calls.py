@@ -15,6 +15,7 @@ __all__ = [
     "call_order",
     "chosen_choice",
     "ended_by_agent",
+    "failed_at_server",
     "is_broken",
     "is_same_inside",
     "overlap",
@@ -23,6 +24,8 @@ __all__ = [
 
 _OF_THE_AGENT: Final = frozenset({"client_disconnected", "CancelledError"})
 """Values of ``error.type`` of a call that the agent ended; its tokens up to there are whole."""
+_OF_THE_BACKEND: Final = frozenset({"backend_408", "backend_429"})
+"""Values of ``error.type`` of 4xx that a backend under load answers with, whatever it is asked."""
 
 
 class SeenCalls:
@@ -110,7 +113,8 @@ def call_order(span: Span) -> tuple[int, bool, float]:
 def is_broken(span: Span) -> bool:
     """Return whether a call failed, so that what was recorded of its answer is not an answer.
 
-    A call that the agent itself ended is not broken.
+    A call that the agent itself ended is not broken. One that was refused is: it has no answer.
+    Whose fault that is, and so whether the rollout is any use, :func:`failed_at_server` tells.
     """
     return span.status.status_code == "ERROR" and not ended_by_agent(span)
 
@@ -119,6 +123,20 @@ def ended_by_agent(span: Span) -> bool:
     """Return whether the agent ended a call before its answer was whole."""
     failed = span.status.status_code == "ERROR"
     return failed and span.attributes.get("error.type") in _OF_THE_AGENT
+
+
+def failed_at_server(span: Span) -> bool:
+    """Return whether a call failed through no fault of the agent.
+
+    A request that was refused is the agent's own doing, as a call that it ended is: a message that
+    is too long, a budget that is used up. A limit of the backend's is not.
+    """
+    if not is_broken(span):
+        return False
+    if span.attributes.get("error.type") in _OF_THE_BACKEND:
+        return True
+    status: Any = span.attributes.get("http.response.status_code")
+    return not (isinstance(status, int) and 400 <= status < 500)
 
 
 # -- choices ---------------------------------------------------------------------------------------

@@ -170,7 +170,12 @@ class GEPA(Algorithm, Generic[T]):
                     temperature=config.temperature,
                     timeout=config.call_timeout,
                 )
-                recorder = Recorder(state, run, Reporter(progress, self.report_step, "gepa"))
+
+                def pay() -> None:
+                    for reply in state.journal.lost:
+                        model.pay(config.reflection_model, reply)
+
+                recorder = Recorder(state, run, Reporter(progress, self.report_step, "gepa"), pay)
                 measurements = Measurements(
                     recorder,
                     store=store,
@@ -249,10 +254,12 @@ class GEPA(Algorithm, Generic[T]):
             ConfigError: The run was started with other prompts, tasks or options.
         """
         options = self.config.model_dump(include=_FIXED_OPTIONS)
+        declared = self.new_scale().declared
         plan = {
             **options,
             "training tasks": fingerprint(train),
             "validation tasks": fingerprint(val),
+            "reward_range": None if declared is None else list(declared),
         }
         seed = SystemRandom().getrandbits(32) if self.config.seed is None else self.config.seed
         first = Candidate(version="v0", prompts=seed_prompts)
@@ -268,6 +275,7 @@ class GEPA(Algorithm, Generic[T]):
                 "choose another name",
                 path="algorithm",
             )
+        saved.journal.forget_failures()
         return GEPAState(seed=saved.seed, history=[first], plan=plan, journal=saved.journal)
 
     def _templates_of(self, candidate: Candidate) -> dict[str, PromptTemplate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +10,7 @@ import anyio
 
 from agl_adapters import TraceToMessages
 from agl_algo_gepa.recorder import Recorder
-from agl_algo_gepa.state import Candidate
+from agl_algo_gepa.state import Candidate, digest
 from agl_algorithm_kit import run_batch
 from agl_core.algorithm import BatchOutcome
 from agl_core.errors import RunFailedError
@@ -18,6 +19,8 @@ from agl_core.types import Dataset
 from agl_prompt_search import ConversationCheck, Experiment, Snapshots, describe
 
 __all__ = ["Measurements", "Row"]
+
+logger = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 
@@ -96,9 +99,13 @@ class Measurements:
                     wanted.setdefault((candidate.version, row.split), {})[row] = None
         batches: list[_Batch] = []
         for (version, split), rows in wanted.items():
-            # Numbered in the order of the requests, so a resumed run uses the same names.
-            name = f"{version}-{split}-{len(self._batches) + len(batches)}"
-            batches.append(_Batch(name, self._state.candidate(version), list(rows)))
+            candidate = self._state.candidate(version)
+            name = self._recorder.entry(
+                f"{version}-{split}-{digest(candidate.prompts, list(rows))}",
+                f"{version}-{split}-{len(self._batches) + len(batches)}",
+                self._state.journal.rewards,
+            )
+            batches.append(_Batch(name, candidate, list(rows)))
         self._batches += batches
         async with anyio.create_task_group() as group:
             for batch in batches:
@@ -116,6 +123,9 @@ class Measurements:
         if known is None:
             self._recorder.end_replay()
             outcomes = await self._roll_out(batch, concurrent)
+            self._require_all(batch, outcomes)
+            self._conversations.look_at(outcomes)
+            self._state.look_at(outcomes)
             known = [outcome.earned for outcome in outcomes]
             self._keep_experiments(batch, outcomes)
             self._state.journal.rewards[batch.name] = known
@@ -133,7 +143,7 @@ class Measurements:
 
     async def _roll_out(self, batch: _Batch, concurrent: int = 1) -> BatchOutcome:
         split = batch.rows[0].split
-        outcomes = await run_batch(
+        return await run_batch(
             self._store,
             [self._tasks[split][row.index] for row in batch.rows],
             resources=await self._snapshots.get(batch.candidate.version),
@@ -144,16 +154,21 @@ class Measurements:
             run=self._recorder.run,
             name=batch.name,
         )
+
+    def _require_all(self, batch: _Batch, outcomes: BatchOutcome) -> None:
+        """Check that the infrastructure failed no rollout.
+
+        Raises:
+            RunFailedError: It did. The library needs a score for each row, and these rollouts say
+                nothing about the prompt. A resumed run measures them again.
+        """
         lost = [one.infrastructure for one in outcomes if one.infrastructure is not None]
         if lost:
-            # The library needs a score for each row, and these say nothing about the prompt.
+            again = "resume the run" if self._recorder.run.name else "start again, with a run name"
             raise RunFailedError(
                 f"{len(lost)} of {len(outcomes)} rollouts of {batch.candidate.version} failed by "
-                f"the {lost[0]}, also when they were repeated; start again under another run name"
+                f"the {lost[0]}, also when they were repeated; once it works, {again}"
             )
-        self._conversations.look_at(outcomes)
-        self._state.look_at(outcomes)
-        return outcomes
 
     def _keep_experiments(self, batch: _Batch, outcomes: BatchOutcome) -> None:
         for row, outcome in zip(batch.rows, outcomes, strict=True):
@@ -162,11 +177,35 @@ class Measurements:
                 self._seen[batch.candidate.version, row] = seen
 
     async def load_experiments(self, version: str, rows: Sequence[Row]) -> None:
-        """Load the rollouts of training rows that an earlier process made."""
+        """Load the rollouts of training rows that an earlier process made.
+
+        Their rewards are known. What the store lost of them since is missing in what is shown.
+        """
         missing = {row for row in rows if (version, row) not in self._seen}
         for batch in self._batches:
             if batch.candidate.version == version and missing.intersection(batch.rows):
-                self._keep_experiments(batch, await self._roll_out(batch))
+                try:
+                    outcomes = await self._roll_out(batch)
+                except RunFailedError as error:
+                    logger.warning("%s is shown without conversations: %s", batch.name, error)
+                    self._keep_rewards(batch)
+                else:
+                    self._conversations.look_at(outcomes)
+                    self._state.look_at(outcomes)
+                    self._keep_experiments(batch, outcomes)
+
+    def _keep_rewards(self, batch: _Batch) -> None:
+        for row in batch.rows:
+            reward = self._rewards[batch.candidate.version, row]
+            experiment = Experiment(
+                status="failed" if reward is None else "succeeded",
+                final_reward=reward,
+                messages=[],
+                conversation="",
+                feedback=[],
+                spans=[],
+            )
+            self._seen[batch.candidate.version, row] = experiment, ""
 
     def experiments(self, version: str, rows: Sequence[Row]) -> list[tuple[Experiment, str]]:
         """Return what a candidate did on training rows, each with the id of its rollout.

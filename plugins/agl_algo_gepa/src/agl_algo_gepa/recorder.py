@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import anyio
 
@@ -22,12 +22,20 @@ class Recorder:
         state: State to start from: a new one, or one with the journal of a resumed run.
         run: Saves the state; a run without a name saves nothing.
         reporter: Receives every step.
+        pay: Called when the journal is used up; counts the failed calls that are made again.
     """
 
-    def __init__(self, state: GEPAState, run: Run, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        state: GEPAState,
+        run: Run,
+        reporter: Reporter,
+        pay: Callable[[], None] = lambda: None,
+    ) -> None:
         self.state = state
         self.run = run
         self.reporter = reporter
+        self._pay = pay
         self._replays = bool(state.journal.rewards)
         self._saving = anyio.Lock()
 
@@ -47,10 +55,25 @@ class Recorder:
         assert found is not None, "the engine uses only prompts that it was given"
         return found
 
+    def entry(self, name: str, old_name: str, known: Collection[str]) -> str:
+        """Return the name of an entry of the journal.
+
+        Args:
+            name: Its name, with the digest of what it is about.
+            old_name: Its name in journals of older versions, which have no digests. They are used
+                as long as the replay makes the same decisions.
+            known: Names in the journal.
+        """
+        return old_name if self._replays and old_name in known else name
+
     def end_replay(self) -> None:
         """Note that the journal is used up: from here on results are new."""
         if self._replays:
             self._replays = False
+            # Not before: budgets must not stop the replay earlier than they stopped the search.
+            for name, rewards in self.state.journal.rewards.items():
+                self.state.count_batch(name, len(rewards))
+            self._pay()
             self.reporter.resumed(self.state)
 
     def tell(self, tell: Callable[..., None], *about: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agl_algo_gepa.measurements import Measurements, Row
 from agl_algo_gepa.recorder import Recorder
-from agl_algo_gepa.state import Candidate
+from agl_algo_gepa.state import Candidate, digest
 from agl_core.types import PromptTemplate
 from agl_prompt_search import (
     ChatReply,
@@ -68,12 +68,23 @@ class Reflection:
         self._what_if = what_if
         self._files = files
         self._send_seed = send_seed
+        self._keys: dict[tuple[str, str], str] = {}
+        """Names of the answers in the journal, by candidate and prompt."""
 
     async def load(self, candidate: Candidate, job: Job) -> None:
         """Load the rollouts that a job's prompts will show to the model, if it will be called."""
-        if not all(_key(candidate, name) in self._answers for name in job.components):
+        keys = [self._name_answer(candidate, name, job) for name in job.components]
+        if not all(key in self._answers for key in keys):
             parent = self._recorder.known(job.prompts)
             await self._measurements.load_experiments(parent.version, job.rows)
+
+    def _name_answer(self, candidate: Candidate, name: str, job: Job) -> str:
+        """Choose the name of an answer in the journal."""
+        old = _subject(candidate, name)
+        known = {key.partition("?")[0] for key in self._answers}
+        key = self._recorder.entry(f"{old}/{digest(job.prompts, job.rows)}", old, known)
+        self._keys[candidate.version, name] = key
+        return key
 
     async def propose(self, candidate: Candidate, job: Job) -> None:
         """Set a candidate's prompts, or the reason of its rejection."""
@@ -93,11 +104,11 @@ class Reflection:
 
     async def _ask(self, candidate: Candidate, name: str, job: Job) -> ChatReply:
         """Return the model's answer with the new text of a prompt."""
-        key = _key(candidate, name)
+        key = self._keys[candidate.version, name]
         if key in self._answers:
             self._recall(key)
             return self._answers[key]
-        rng = Random(f"{self._state.seed}|{key}")
+        rng = Random(f"{self._state.seed}|{_subject(candidate, name)}")
         parent = self._recorder.known(job.prompts).version
         seen = self._measurements.experiments(parent, list(dict.fromkeys(job.rows)))
         messages = self._files.render(
@@ -155,8 +166,8 @@ class Reflection:
                 self._state.count_batch(name, len(rewards))
 
 
-def _key(candidate: Candidate, name: str) -> str:
-    """Return the name of an answer in the journal."""
+def _subject(candidate: Candidate, name: str) -> str:
+    """Return what an answer is about: a prompt of a candidate."""
     return f"{candidate.version}/{name}"
 
 

@@ -118,6 +118,11 @@ class MeteredModel:
         self._spent.calls += 1
         self._count(model, reply)
 
+    def pay(self, model: str, reply: ChatReply) -> None:
+        """Count the spending for a call that an earlier process made in vain, and nothing else."""
+        self._spent.calls += 1
+        self._budget.charge(self._spent, model, reply)
+
     def _count(self, model: str, reply: ChatReply) -> None:
         self._budget.charge(self._spent, model, reply)
         if reply.problem:

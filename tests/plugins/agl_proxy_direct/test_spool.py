@@ -11,9 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agl_core.errors import StoreUnavailableError
+from agl_core.errors import NotFoundError, StoreUnavailableError
 from agl_core.store import EncodedSpan
 from agl_core.types import AttemptedRollout, Span
+from agl_proxy_direct import spool as spool_module
 from agl_proxy_direct.spool import Spool
 from agl_scripted import ScriptedModels
 from agl_serving import PythonServerLauncherArgs
@@ -245,3 +246,59 @@ async def test_a_call_gets_no_503_since_another_rollouts_spans_fail(
         await proxy.stop()
         await client.close()
         await server.stop()
+
+
+class SplittingStore(PoisonedStore):
+    """Refuses ids of an unknown rollout before all else, and takes spans when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []
+        self.takes = asyncio.Event()
+
+    async def get_many_span_sequence_ids(
+        self, rollout_attempt_ids: Sequence[tuple[str, str]]
+    ) -> Sequence[int]:
+        if any(rollout_id == "ro-no" for rollout_id, _ in rollout_attempt_ids):
+            raise NotFoundError("no rollout ro-no")
+        return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+
+    async def add_encoded_spans(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
+        self.sent += [span.span_id for span in spans]
+        await self.takes.wait()
+        return await super().add_encoded_spans(spans)
+
+
+async def test_a_span_whose_id_was_drawn_before_its_batch_failed_is_stored_once():
+    store = SplittingStore()
+    spool = Spool(store, give_up=0.3)
+    good, bad = [await store.start_rollout(input=name) for name in ("good", "bad")]
+    store.bad_draws.add(bad.rollout_id)
+    spans = [submit(spool, good, 1), spool.reserve("ro-no", "at-no"), submit(spool, bad, 2)]
+    spans[1].submit({**FIELDS, "span_id": "3" * 16})
+    for _ in range(50):  # turns of the loop: all that can be sent meanwhile is sent
+        await asyncio.sleep(0)
+    store.bad_draws.clear()
+    store.takes.set()
+    assert [await spool.wait_stored(span, 2) for span in spans] == [True, False, True]
+    assert sorted(store.sent) == [f"{1:016x}", f"{2:016x}"]
+    assert (spool.waiting, spool.stored_spans) == (0, 2)
+    assert await spool.close(0.5) == 0
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_span_that_comes_when_its_lane_ends_is_stored(
+    store: PoisonedStore, turns: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(spool_module, "_LANE_SECONDS", 0.0)
+    spool = Spool(store, give_up=0.0)
+    good, bad = [await store.start_rollout(input=n) for n in range(2)]
+    store.bad.add(bad.rollout_id)
+    dropped = submit(spool, bad)
+    while not dropped.done.done():  # the store takes others, so it is dropped
+        assert await spool.wait_stored(submit(spool, good, time.monotonic_ns()), 2)
+    store.bad.clear()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert await spool.wait_stored(submit(spool, bad, 2), 2)
+    assert await spool.close(0.5) == 0

@@ -64,6 +64,8 @@ class _Lane:
 
 Step: TypeAlias = Callable[[list[PendingSpan]], Awaitable[None]]
 """A call of the store for some spans: drawing their ids, or adding them."""
+Left: TypeAlias = Callable[[list[PendingSpan]], list[PendingSpan]]
+"""Returns those spans for which a step is not done."""
 
 
 class Spool:
@@ -236,22 +238,22 @@ class Spool:
             await self._wake_draw.wait()
             self._wake_draw.clear()
             while self._to_draw:
-                await self._do(_take(self._to_draw), self._draw)
+                await self._do(_take(self._to_draw), self._draw, _undrawn)
 
     async def _store_all(self) -> None:
         while True:
             await self._wake_store.wait()
             self._wake_store.clear()
             while self._to_store:
-                await self._do(_take(self._to_store), self._add)
+                await self._do(_take(self._to_store), self._add, _unsettled)
 
-    async def _do(self, batch: list[PendingSpan], step: Step) -> None:
+    async def _do(self, batch: list[PendingSpan], step: Step, left: Left) -> None:
         """Do a step for a batch; give the rollouts lanes if it fails while the store works."""
         error = await self._until_up(batch, step)
         if error is None:
             return
         logger.warning("the store fails for a batch of %d spans: %.300r", len(batch), error)
-        for span in batch:
+        for span in left(batch):  # the others are done, or wait in the next step's queue
             lane = self._lanes.get(span.rollout_id)
             if lane is None:
                 lane = self._lanes[span.rollout_id] = _Lane()
@@ -261,7 +263,7 @@ class Spool:
     # A step that failed is repeated, so both steps skip what is done.
 
     async def _draw(self, batch: list[PendingSpan]) -> None:
-        batch = [span for span in batch if span.sequence_id is None and not span.dropped]
+        batch = _undrawn(batch)
         if not batch:
             return
         ids = [(span.rollout_id, span.attempt_id) for span in batch]
@@ -272,7 +274,7 @@ class Spool:
                 self._queue_to_store(span)
 
     async def _add(self, batch: list[PendingSpan]) -> None:
-        batch = [span for span in batch if span.done is not None and not span.done.done()]
+        batch = _unsettled(batch)
         if not batch:
             return
         await self.store.add_encoded_spans([span.encode() for span in batch])
@@ -325,7 +327,7 @@ class Spool:
             async with asyncio.timeout(_LANE_SECONDS):
                 await lane.wake.wait()
         except TimeoutError:
-            return False
+            return bool(lane.spans)  # one that came in the last moment
         return True
 
     async def _try_lane(
@@ -358,6 +360,8 @@ class Spool:
 
     def _settle(self, span: PendingSpan, *, stored: bool) -> None:
         assert span.done is not None
+        if span.done.done():
+            return
         self._waiting -= 1
         self._bytes -= span.size
         key = (span.rollout_id, span.attempt_id)
@@ -365,8 +369,7 @@ class Spool:
         group.discard(span)
         if not group:
             del self._unstored[key]
-        if not span.done.done():
-            span.done.set_result(stored)
+        span.done.set_result(stored)
         self._room.set()
         if self._waiting == 0:
             self._empty.set()
@@ -428,6 +431,14 @@ class Spool:
         if self._store_error is not None:
             logger.info("the store accepts spans again; %d are waiting", self._waiting)
             self._store_error = None
+
+
+def _undrawn(batch: list[PendingSpan]) -> list[PendingSpan]:
+    return [span for span in batch if span.sequence_id is None and not span.dropped]
+
+
+def _unsettled(batch: list[PendingSpan]) -> list[PendingSpan]:
+    return [span for span in batch if span.done is not None and not span.done.done()]
 
 
 def _take(queue: deque[PendingSpan]) -> list[PendingSpan]:

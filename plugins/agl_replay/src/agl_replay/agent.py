@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, cast
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from agl_core.agent import LitAgent, RunnerView, TrainerView
 from agl_core.types import (
@@ -17,7 +16,7 @@ from agl_core.types import (
     RolloutRawResult,
 )
 
-__all__ = ["Around", "ReplayedAgent", "endpoints_in_environment"]
+__all__ = ["Around", "ReplayedAgent", "redirect"]
 
 Around = Callable[[AttemptedRollout, NamedResources], AbstractContextManager[NamedResources]]
 """Prepares a replay; yields the resources that the agent gets."""
@@ -86,39 +85,3 @@ def redirect(resources: NamedResources, base_url: str, ids: tuple[str, str]) -> 
             url = whole.get_base_url(*ids)
             found[name] = resource.model_copy(update={"endpoint": url})
     return found
-
-
-_BASE_URLS: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-_KEYS: Final = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-
-
-@contextmanager
-def endpoints_in_environment(base_url: str) -> Generator[None]:
-    """Set the variables from which OpenAI's and Anthropic's clients read their endpoint.
-
-    For agents that take no model from their resources. The variables are those of the process, so
-    only one replay at a time may do this.
-
-    Args:
-        base_url: Base URL that ends in ``/v1``.
-    """
-    values = {
-        **dict.fromkeys(_BASE_URLS, base_url),
-        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
-        # The clients refuse to start without a key.
-        **{name: os.environ.get(name) or "none" for name in _KEYS},
-    }
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        _restore(before)
-
-
-def _restore(before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

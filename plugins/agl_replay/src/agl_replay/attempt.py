@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -13,17 +12,16 @@ from agl_core.emitter import answering_operations
 from agl_core.errors import ConfigError
 from agl_core.proxy import LLMProxy
 from agl_core.store import LightningStore
-from agl_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM
-from agl_replay.agent import ReplayedAgent, endpoints_in_environment, redirect
+from agl_core.types import AttemptedRollout, NamedResources, ProxyLLM
+from agl_replay.agent import ReplayedAgent, redirect
+from agl_replay.environment import Environment, environment_for, names_a_model
 from agl_replay.live import live_models, models_behind
 from agl_replay.proxy import ReplayProxy, replay_proxy
-from agl_replay.recording import read_recording
+from agl_replay.recording import read_recording, recorded_resources
 from agl_replay.session import ReplaySession
 
 __all__ = ["in_session", "live_through", "replayed_agent"]
 
-_environment: Final = threading.Lock()
-"""Held by the one replay of the process whose agent reads its endpoint from the environment."""
 _live: Final[ContextVar[LLMProxy | None]] = ContextVar("agl_replay_live", default=None)
 
 
@@ -47,6 +45,9 @@ async def replayed_agent(
 ) -> AsyncGenerator[LitAgent[Any]]:
     """Yield an agent that repeats what the rollout's ``config.replay`` names; runners call this.
 
+    Attempts of agents without an LLM resource run one at a time in a process; each waits here, so
+    before its agent starts, until it has its turn.
+
     Args:
         agent: The agent.
         rollout: The claimed rollout.
@@ -67,12 +68,23 @@ async def replayed_agent(
         on_divergence="stop" if replay.on_divergence == "ignore" else replay.on_divergence,
         compare=replay.on_divergence != "ignore",
     )
-    async with replay_proxy(recording, store) as proxy:
-        yield in_session(agent, session, proxy, _live.get())
+    resources = recording.resources
+    if rollout.resources_id != recording.rollout.resources_id:
+        resources = await recorded_resources(store, rollout)
+    async with (
+        environment_for(resources) as environment,
+        replay_proxy(recording, store) as proxy,
+    ):
+        yield in_session(agent, session, proxy, _live.get(), environment=environment)
 
 
 def in_session(
-    agent: LitAgent[Any], session: ReplaySession, proxy: ReplayProxy, live: LLMProxy | None = None
+    agent: LitAgent[Any],
+    session: ReplaySession,
+    proxy: ReplayProxy,
+    live: LLMProxy | None = None,
+    *,
+    environment: Environment | None,
 ) -> ReplayedAgent:
     """Return an agent whose model calls are answered in a session.
 
@@ -81,6 +93,7 @@ def in_session(
         session: The session.
         proxy: The running proxy of the session.
         live: Proxy of the live models; by default they are those of the rollout's resources.
+        environment: What :func:`~agl_replay.environment.environment_for` gave for its resources.
     """
 
     @contextmanager
@@ -89,27 +102,16 @@ def in_session(
         session.models = models_behind(live, *ids) if live else live_models(resources, *ids)
         proxy.sessions[ids] = session
         try:
-            with ExitStack() as stack:
-                if not any(isinstance(resource, LLM) for resource in resources.values()):
-                    base = ProxyLLM(endpoint=proxy.base_url, model="").get_base_url(*ids)
-                    stack.enter_context(_environment_alone())
-                    stack.enter_context(endpoints_in_environment(base))
-                stack.enter_context(answering_operations(session.answer))
+            if not names_a_model(resources):
+                if environment is None:
+                    raise ConfigError(
+                        "the rollout's resources lost their model while it started; run it again"
+                    )
+                whole = ProxyLLM(endpoint=proxy.base_url, model="")
+                environment.set_endpoint(whole.get_base_url(*ids))
+            with answering_operations(session.answer):
                 yield redirect(resources, proxy.base_url, ids)
         finally:
             del proxy.sessions[ids]
 
     return ReplayedAgent(agent, around)
-
-
-@contextmanager
-def _environment_alone() -> Generator[None]:
-    if not _environment.acquire(blocking=False):
-        raise ConfigError(
-            "replays of agents without an LLM resource run one at a time, since these agents read "
-            "their endpoint from the environment; give them an LLM resource, or set concurrency=1"
-        )
-    try:
-        yield
-    finally:
-        _environment.release()

@@ -19,6 +19,7 @@ from agl_core.types import Rollout, Span
 from agl_proxy_direct import DirectProxy
 from agl_replay.attempt import in_session
 from agl_replay.comparison import compare_spans
+from agl_replay.environment import environment_for
 from agl_replay.forking import Started
 from agl_replay.proxy import replay_proxy
 from agl_replay.recording import RecordedCall, Recording, final_reward, read_recording
@@ -166,11 +167,12 @@ async def run_session(
     runner: LitAgentRunner[Any] = LitAgentRunner(tracer or OtelTracer(), heartbeat_interval=0)
     error: Exception | None = None
     async with AsyncExitStack() as stack:
+        environment = await stack.enter_async_context(environment_for(recording.resources))
         proxy = await stack.enter_async_context(replay_proxy(recording, target))
         if live is not None:
             await live.start()
             stack.push_async_callback(live.stop)
-        wrapped = in_session(agent, session, proxy, live)
+        wrapped = in_session(agent, session, proxy, live, environment=environment)
         began = time.monotonic()
         with runner.run_context(agent=wrapped, store=target, hooks=[*hooks, started]):
             try:

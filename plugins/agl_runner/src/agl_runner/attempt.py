@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -145,7 +145,8 @@ class AttemptRun:
             )
             await self._count_earlier_failures()
             self._resources = await self._find_resources()
-            async with self._agent() as agent:
+            async with AsyncExitStack() as stack:
+                agent = await self._agent(stack)
                 result = await self._trace(agent, self._resources)
             self.spans += await store_result(result, self.rollout, place.store)
         except BaseException as error:  # a cancellation too: the status must be written
@@ -177,13 +178,35 @@ class AttemptRun:
             if self._look is not None:
                 self._look.cancel()
 
-    def _agent(self) -> AbstractAsyncContextManager[LitAgent[Any]]:
-        agent = self.place.agent
-        if self.rollout.config.replay is None:
-            return nullcontext(agent)
-        return call_replayer(
-            "replay_attempt", agent=agent, rollout=self.rollout, store=self.place.store
+    async def _agent(self, stack: AsyncExitStack) -> LitAgent[Any]:
+        """Return the agent to run; the replayer's, in the stack's context, for a replay.
+
+        A stop ends it early: replays of some agents wait for each other.
+        """
+        place, rollout = self.place, self.rollout
+        if rollout.config.replay is None:
+            return place.agent
+        replayed = call_replayer(
+            "replay_attempt", agent=place.agent, rollout=rollout, store=place.store
         )
+        waiting = True
+
+        def end(_: object) -> None:
+            if waiting:
+                limit.reschedule(asyncio.get_running_loop().time())
+
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._stop.add_done_callback(end)
+                try:
+                    return await stack.enter_async_context(replayed)
+                finally:
+                    waiting = False
+                    self._stop.remove_done_callback(end)
+        except TimeoutError:
+            if limit.expired():
+                raise self._stop.result() from None
+            raise
 
     async def _count_earlier_failures(self) -> None:
         """Note in the attempt how many earlier ones the infrastructure failed.

@@ -218,3 +218,77 @@ async def test_backends_of_any_model_take_the_models_without_their_own():
     other = await asyncio.wait_for(balancer.acquire("other", ""), 5)
     assert host_of(other) == "b"
     assert (balancer.models, balancer.count_backends("other")) == (["q"], 1)
+
+
+def waiting(balancer: Balancer, count: int, rollout: str = "r1") -> list[asyncio.Task[Member]]:
+    return [asyncio.create_task(balancer.acquire("q", rollout)) for _ in range(count)]
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_calls_that_are_cancelled_at_once_take_no_turn_and_lose_none():
+    """As an abort of all calls does: the awaited futures are done before their tasks run."""
+    balancer = Balancer(backends("a", max_parallel_requests=1))
+    held = await take(balancer)
+    first, second, third = waiting(balancer, 3)
+    await turns()
+    first.cancel()
+    balancer.release(held, failed=None)
+    assert await asyncio.wait_for(second, 5) is held
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    balancer.release(held, failed=None)
+    assert await asyncio.wait_for(third, 5) is held
+
+
+async def test_a_call_that_waits_for_another_backend_blocks_nobody():
+    balancer = Balancer(backends("a", "b", max_parallel_requests=1))
+    held = [await take(balancer), await take(balancer)]
+    tried, busy = held
+    stuck = asyncio.create_task(balancer.acquire("q", "r1", [tried]))
+    (other,) = waiting(balancer, 1, "r2")
+    await turns()
+    balancer.release(tried, failed=None)  # wakes the call that has tried it
+    assert await asyncio.wait_for(other, 5) is tried
+    balancer.release(tried, failed=None)
+    assert await take(balancer, "r3") is tried, "a new call need not wait behind it"
+    assert not stuck.done()
+    balancer.release(busy, failed=None)
+    assert await asyncio.wait_for(stuck, 5) is busy
+
+
+async def test_two_calls_that_cannot_use_what_is_free_do_not_wake_each_other_for_ever():
+    balancer = Balancer(backends("a", "b", max_parallel_requests=1))
+    tried, busy = await take(balancer), await take(balancer)
+    stuck = [asyncio.create_task(balancer.acquire("q", f"r{i}", [tried])) for i in range(2)]
+    await turns()
+    balancer.release(tried, failed=None)
+    await asyncio.wait_for(turns(50), 5)
+    assert balancer.waiting() == 2
+    for _ in stuck:
+        balancer.release(busy, failed=None)
+        await turns()
+    assert [await asyncio.wait_for(task, 5) for task in stuck] == [busy, busy]
+
+
+async def test_a_model_without_backends_is_answered_by_those_of_any_model():
+    balancer = Balancer(backends("a"))
+    balancer.pause()
+    (task,) = waiting(balancer, 1)
+    await turns()
+    (any_model,) = backends("b", model="*")
+    balancer.update([any_model])
+    balancer.resume()
+    assert host_of(await asyncio.wait_for(task, 5)) == "b"
+    assert host_of(await take(balancer)) == "b"
+
+
+async def test_equal_entries_stay_members_of_their_own():
+    twice = backends("a", "a")
+    balancer = Balancer(twice)
+    for _ in range(2):
+        balancer.update(twice)
+    assert len({id(member) for member in balancer.members()}) == 2

@@ -10,8 +10,10 @@ import pytest
 from openai import AsyncOpenAI, RateLimitError
 
 from agl_core.types import AttemptedRollout
+from agl_proxy_direct.call_span import CallRecord
 from agl_proxy_direct.errors import CallError
-from agl_proxy_direct.limits import Limits, RolloutLimits
+from agl_proxy_direct.exchange import _tokens_taken
+from agl_proxy_direct.limits import Limits, RolloutLimits, most_generated
 from agl_scripted import Reply, ScriptedModels
 
 
@@ -158,4 +160,40 @@ async def test_calls_that_the_agent_leaves_count(serve: Any, backend: Any, claim
                     served += 1
             except RateLimitError:
                 pass
-        assert 1 <= served <= 12
+        assert 1 <= served < 40, "a call that is left early counts what it took"
+
+
+@pytest.mark.parametrize(
+    ("request_", "most"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "n": 2}, 10),
+        ({"max_tokens": 5, "n": 2, "prompt": ["a", "b", "c"]}, 30),
+        ({"max_tokens": 5, "prompt": [1, 2, 3]}, 5),
+        ({"max_tokens": 5, "prompt": [[1, 2], [3]]}, 10),
+    ],
+)
+def test_the_most_that_a_call_may_generate(request_: Any, most: int):
+    assert most_generated(request_) == most
+
+
+IDS = {"prompt_token_ids": [1] * 7, "choices": [{"token_ids": [1] * 3, "message": {"content": ""}}]}
+TEXT = {"choices": [{"message": {"content": "x" * 385}}]}
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "tokens"),
+    [
+        ({**IDS, "usage": {"total_tokens": 12}}, None, 12),
+        (IDS, "client_disconnected", 10),
+        # What Anthropic says first is not what the whole answer took.
+        ({**TEXT, "usage": {"total_tokens": 101}}, "client_disconnected", 200),
+        (IDS, "backend_500", 0),
+        (IDS, "backend_error", 10),
+        ({"choices": [{"token_ids": [1] * 3}], "logprobs": "x" * 9999}, "aborted", 104),
+    ],
+)
+def test_tokens_of_a_call_whose_end_nobody_saw(response: Any, error: str | None, tokens: int):
+    call = CallRecord("chat", "POST", "/chat/completions", 0.0, response=response, tries=1)
+    call.error = call.error_type = error
+    assert _tokens_taken(call, 400) == tokens

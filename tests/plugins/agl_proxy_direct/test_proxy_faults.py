@@ -20,6 +20,8 @@ from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
 from agl_testing.proxy import TroubledStore
 
+from .raw_backend import RawBackend, http_response
+
 CHAT: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "hi"}]}
 BODIES: dict[str, dict[str, Any]] = {
     "/chat/completions": CHAT,
@@ -286,6 +288,45 @@ async def test_a_stop_ends_calls_and_keeps_their_spans(
     assert "drained" in message_of(body, "/chat/completions")
     await proxy.stop()
     assert (await only(spans)).attributes["error.type"] == "aborted"
+
+
+async def test_an_abort_leaves_waiting_calls_in_the_queue(
+    serve: Any, backend: Any, post: Post, models: ScriptedModels
+):
+    models.script = [Reply("never", delay=60), Reply("after all")]
+    proxy = await serve(backend(models, max_parallel_requests=1))
+    flying = asyncio.ensure_future(post(proxy, "/chat/completions"))
+    await reached(models)
+    waiting = [asyncio.ensure_future(post(proxy, "/chat/completions")) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while proxy._app.balancer.waiting() < 2:
+            await asyncio.sleep(0.005)
+    assert await proxy.drain(0.05, abort=True) == 1
+    assert (await flying)[0] == 503
+    assert proxy._app.balancer.in_flight == 0, "it returns when the call has ended"
+    await proxy.resume()
+    assert [(await call)[0] for call in waiting] == [200, 200]
+
+
+async def test_a_relayed_body_that_breaks_off_is_cut_off(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout, spans: Any
+):
+    """An end of the body would make half of a file look whole."""
+
+    def half(writer: asyncio.StreamWriter) -> None:
+        writer.write(http_response(b"RIFF" * 10, "audio/wav", content_length="9000"))
+
+    raw.answer = half
+    proxy = await serve(backend(raw))
+    url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url + "/audio/speech", json={"model": "q"}) as reply,
+    ):
+        assert reply.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await reply.read()
+    assert (await only(spans)).status.status_code == "ERROR"
 
 
 # -- stores ----------------------------------------------------------------------------------------

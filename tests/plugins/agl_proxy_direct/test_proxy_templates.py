@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -82,6 +83,17 @@ async def test_every_template_takes_the_calls_of_coding_agents(
         assert span.status.status_code == "OK"
         assert ("user_after_tool" in span.attributes["agl.proxy.lost"]) == (name in ALTERNATING)
         assert span.attributes["response_token_ids"]
+
+
+async def test_calls_at_once_learn_that_a_template_wants_turns(
+    serve: Any, backend: Any, claim: AttemptedRollout
+):
+    """The first refusal makes it known, and each of the others is folded and sent again."""
+    with ScriptedModels([Reply("Done.", delay=0.05)], template=TEMPLATES["mistral"]) as models:
+        proxy = await serve(backend(models))
+        url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint + "/messages"
+        calls = [post(url, CALLS["/messages"]) for _ in range(10)]
+        assert await asyncio.gather(*calls) == [200] * 10
 
 
 async def test_a_call_of_chat_passes_unchanged_and_its_refusal_too(

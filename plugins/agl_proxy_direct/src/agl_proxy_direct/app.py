@@ -12,6 +12,7 @@ A path says which attempt a call belongs to and which protocol it speaks
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,8 @@ _MAX_VALUES: Final = 4_000_000
 """Four million numbers are the ids of four million tokens, more than any context holds."""
 _MAX_SPOOLED_BYTES: Final = 512 * 2**20
 """Memory for spans that wait while the store is away."""
+_ABORT_SECONDS: Final = 1.0
+"""Calls that are aborted end in milliseconds, unless an agent does not read its answer."""
 _RETRY_SOON: Final = ((b"retry-after", b"1"),)
 
 
@@ -154,7 +157,7 @@ class ProxyApp:
                 await send_response(send, 200, b"")
                 return
             self._access.check_call(identity, scope["method"], route)
-            if scope["method"] == "GET" and route.endpoint.partition("/models")[0] == "":
+            if scope["method"] == "GET" and f"{route.endpoint}/".startswith("/models/"):
                 page = describe_models(route.endpoint, self.balancer.models, identity.models)
                 await send_response(send, 200, page)
                 return
@@ -239,7 +242,9 @@ class ProxyApp:
 
         Args:
             deadline: Longest wait, in seconds.
-            abort: End the calls that are still in flight then. Their spans record it as an error.
+            abort: End the calls that are still in flight then, and return when they have ended.
+                Their spans record it as an error. Calls that wait for a backend go on waiting, and
+                so does one whose answer is whole and whose span is about to be stored.
 
         Returns:
             How many calls were still in flight at the deadline.
@@ -253,6 +258,9 @@ class ProxyApp:
             if abort:
                 for exchange in self._exchanges:
                     exchange.abort("the proxy was drained")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ABORT_SECONDS):
+                        await self.balancer.wait_idle()
             return left
         return 0
 

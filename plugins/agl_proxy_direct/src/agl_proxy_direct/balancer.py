@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -55,22 +55,29 @@ class _Pool:
 
     def __init__(self) -> None:
         self.members: list[Member] = []
-        self._turns: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._turns: OrderedDict[str, deque[asyncio.Future[int]]] = OrderedDict()
         self._waiting = 0
         """Number of calls that wait, or were woken and have not run yet."""
+        self._woken = 0
+        """Number of those that were woken and have not run yet."""
 
     def waiting(self) -> int:
         return self._waiting
 
+    def is_open(self) -> bool:
+        """Whether a new call may look for a backend: none that waits can use what is free."""
+        return not self._woken
+
     def free(self) -> bool:
         return any(member.free() for member in self.members)
 
-    async def wait_turn(self, rollout: str) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def wait_turn(self, rollout: str) -> int:
+        """Wait for a turn; return how many calls may pass it on."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._turns.setdefault(rollout, deque()).append(future)
         self._waiting += 1
         try:
-            await future
+            return await future
         except asyncio.CancelledError:
             if future.cancelled():
                 self._leave_queue(rollout, future)
@@ -79,21 +86,31 @@ class _Pool:
             raise
         finally:
             self._waiting -= 1
+            self._woken -= not future.cancelled()
 
-    def _leave_queue(self, rollout: str, future: asyncio.Future[None]) -> None:
-        queue = self._turns[rollout]
-        queue.remove(future)
-        if not queue:
-            del self._turns[rollout]
+    def _leave_queue(self, rollout: str, future: asyncio.Future[int]) -> None:
+        queue = self._turns.get(rollout, deque())
+        if future in queue:
+            queue.remove(future)
+            if not queue:
+                del self._turns[rollout]
 
-    def wake(self) -> None:
-        """Wake the next waiting call, which then looks for a free backend."""
-        if not self._turns:
-            return
-        rollout, queue = self._turns.popitem(last=False)
-        queue.popleft().set_result(None)
-        if queue:
-            self._turns[rollout] = queue  # at the end, behind the other rollouts
+    def wake(self, passes: int | None = None) -> None:
+        """Wake the next waiting call, which then looks for a free backend.
+
+        Args:
+            passes: How many calls may pass the turn on, if they cannot use what is free; by
+                default all that wait.
+        """
+        while self._turns:
+            rollout, queue = self._turns.popitem(last=False)
+            future = queue.popleft()
+            if queue:
+                self._turns[rollout] = queue  # at the end, behind the other rollouts
+            if not future.done():  # a cancelled call that has not run yet is still in the queue
+                self._woken += 1
+                future.set_result(self._waiting if passes is None else passes)
+                return
 
     def wake_all(self) -> None:
         while self._turns:
@@ -154,7 +171,9 @@ class Balancer:
 
         Backends in both lists keep their state. Calls on removed backends run to their end.
         """
-        known = {member.backend: member for member in self.members()}
+        known: defaultdict[Backend, deque[Member]] = defaultdict(deque)
+        for member in self.members():
+            known[member.backend].append(member)
         for pool in self._pools.values():
             pool.members = []
         for backend in backends:
@@ -164,7 +183,8 @@ class Balancer:
                 or backend.version
                 or self._versions.get(None)
             )
-            pool.members.append(known.get(backend) or Member(backend, version))
+            same = known[backend]  # several equal entries are several members
+            pool.members.append(same.popleft() if same else Member(backend, version))
         kept = {id(member) for member in self.members()}
         for key in [key for key, member in self._sticky.items() if id(member) not in kept]:
             del self._sticky[key]
@@ -208,7 +228,9 @@ class Balancer:
         return len(pool.members) if pool else 0
 
     def _pool(self, model: str) -> _Pool | None:
-        return self._pools.get(model) or self._pools.get(_ANY_MODEL)
+        pool = self._pools.get(model)
+        # A pool without members is there only for the calls that still wait in it.
+        return pool if pool is not None and pool.members else self._pools.get(_ANY_MODEL)
 
     async def acquire(self, model: str, rollout: str, without: Collection[Member] = ()) -> Member:
         """Return the backend for a call, which must be given back with :meth:`release`.
@@ -223,7 +245,7 @@ class Balancer:
             CallError: 404, there is no such model; 503, no backend was free in time.
         """
         deadline = self._clock() + self._queue_timeout
-        waited = False
+        waited, passes = False, 0
         while True:
             pool = self._pool(model)
             if pool is None or not pool.members:
@@ -231,8 +253,8 @@ class Balancer:
                 raise CallError(
                     404, f"no model {model!r} is served here; served: {known}", "model_not_found"
                 )
-            # New calls queue behind waiting ones; otherwise waiters starve.
-            if not self._paused and (waited or not pool.waiting()):
+            # New calls queue behind those that can use what is free; otherwise these starve.
+            if not self._paused and (waited or pool.is_open()):
                 member = self._choose(pool, model, rollout, without)
                 if member is not None:
                     member.in_flight += 1
@@ -241,9 +263,11 @@ class Balancer:
                     if pool.waiting() and pool.free():
                         pool.wake()
                     return member
+                if passes > 1 and pool.free():  # what is free has failed this call
+                    pool.wake(passes - 1)
             try:
                 async with asyncio.timeout(deadline - self._clock()):
-                    await pool.wait_turn(rollout)
+                    passes = await pool.wait_turn(rollout)
             except TimeoutError:
                 why = "is paused" if self._paused else "was not free"
                 raise CallError(

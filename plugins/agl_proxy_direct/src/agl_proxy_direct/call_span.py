@@ -67,6 +67,15 @@ class CallRecord:
     extra: Json = field(default_factory=dict[str, Any])
     """Further attributes."""
 
+    def forget_response(self, extra: Json) -> None:
+        """Drop what an earlier try has left of its response.
+
+        Args:
+            extra: The further attributes before the first try.
+        """
+        self.response = self.end_version = self.first_token_seconds = None
+        self.extra = dict(extra)
+
 
 def span_fields(record: CallRecord) -> Json:
     """Return the JSON fields of the span, without the ids of rollout, attempt and sequence."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
@@ -35,6 +36,8 @@ _TRIES_BEFORE: Final = b"x-stainless-retry-count"
 """Header of OpenAI's and Anthropic's SDKs: how often the client has sent this call before."""
 _BYTES_PER_TOKEN: Final = 4
 """Usual for English text, where a backend reports no usage."""
+_REFUSED: Final = re.compile(r"backend_\d+")
+"""Error type of a call that a backend answered with an HTTP status: no token was generated."""
 _CLIENT_CLOSED: Final = 499
 """nginx's status for a client that closed its connection; recorded in the span and never sent."""
 
@@ -73,6 +76,9 @@ class Exchange(ABC):
         self._models = models
         self._started_at = time.monotonic()
         self._headers_sent = False
+        self._sends_events = False
+        self._in_flight = False
+        """Whether it holds a backend."""
         self._ended_by: CallError | None = None
         self._task: asyncio.Task[Any] | None = None
         self._span: PendingSpan | None = None
@@ -115,13 +121,17 @@ class Exchange(ABC):
             raise
         finally:
             watch.cancel()
-            self._submit_span()
-            self._settle()
+            try:
+                self._submit_span()
+            finally:
+                self._settle()
             if is_recording():
                 self._record_metrics()
 
     def abort(self, why: str) -> None:
-        """End the call with status 503."""
+        """End the call with status 503, if it is in flight and its answer is not whole yet."""
+        if not self._in_flight or (self._span is not None and self._span.submitted):
+            return
         self._end(CallError(503, why, "aborted", ((b"retry-after", b"1"),)))
 
     def _end(self, why: CallError) -> None:
@@ -208,6 +218,10 @@ class Exchange(ABC):
     async def _send_headers(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._headers_sent:
             self._headers_sent = True
+            self._sends_events = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in headers
+            )
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _send_response(
@@ -219,6 +233,8 @@ class Exchange(ABC):
     async def _send_error(self, error: CallError) -> None:
         self._record.error, self._record.error_type = error.message, error.code
         await self._store_span(error.status)
+        if self._headers_sent and not self._sends_events:
+            return  # without an end of the body the server closes the connection: it is cut off
         if self._headers_sent:
             event = error_event(self._route.protocol, error)
             await self._send({"type": "http.response.body", "body": event})
@@ -238,15 +254,36 @@ class Exchange(ABC):
 def _tokens_taken(call: CallRecord, body_bytes: int) -> int:
     """Return the tokens of prompt and response.
 
-    If the backend did not say, since it does not or the agent left before, they are estimated by
-    the size of the texts.
+    If the backend did not say, since it does not or the agent left before, they are counted by
+    their ids, or estimated by the size of the texts.
     """
     response = call.response or {}
     usage: Any = response.get("usage")
     tokens: Any = cast("Json", usage).get("total_tokens") if isinstance(usage, dict) else None
-    if isinstance(tokens, int):
-        return max(0, tokens)
-    refused = call.error_type is not None and call.error_type.startswith("backend_")
-    if not call.tries or refused:
+    said = max(0, tokens) if isinstance(tokens, int) else None
+    if said is not None and call.error is None:
+        return said
+    if not call.tries or _REFUSED.fullmatch(call.error_type or ""):
         return 0
-    return 1 + (body_bytes + len(dumps(response))) // _BYTES_PER_TOKEN
+    # Anthropic's first event says what the prompt took, and one token of the answer.
+    return max(said or 0, _prompt_tokens(response, body_bytes) + _generated_tokens(response))
+
+
+def _prompt_tokens(response: Json, body_bytes: int) -> int:
+    ids = response.get("prompt_token_ids")
+    return (
+        len(cast("list[Any]", ids)) if isinstance(ids, list) else 1 + body_bytes // _BYTES_PER_TOKEN
+    )
+
+
+def _generated_tokens(response: Json) -> int:
+    tokens = 0
+    choices: Any = response.get("choices")
+    for choice in cast("list[Json]", choices) if isinstance(choices, list) else ():
+        ids = choice.get("token_ids")
+        if isinstance(ids, list):
+            tokens += len(cast("list[Any]", ids))
+        else:
+            text = choice.get("message") or choice.get("text") or ""
+            tokens += len(dumps(text)) // _BYTES_PER_TOKEN
+    return tokens

@@ -168,8 +168,13 @@ def _budget_exceeded(what: str) -> CallError:
 def most_generated(request: Json) -> float:
     """Return how many tokens the response may have. A prompt has no more tokens than bytes."""
     given = [request[name] for name in _LIMITS if isinstance(request.get(name), int)]
-    choices = request.get("n")
-    return max(given) * (choices if isinstance(choices, int) else 1) if given else math.inf
+    if not given:
+        return math.inf
+    choices, prompts = request.get("n"), request.get("prompt")
+    answers = choices if isinstance(choices, int) else 1
+    if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
+        answers *= len(cast("list[Any]", prompts))  # a batch of completions
+    return max(given) * answers
 
 
 def check_messages(request: Json) -> None:

@@ -109,6 +109,8 @@ class ModelCallExchange(Exchange):
     """A model call in a known protocol."""
 
     _plan: Plan | None = None
+    _folded = False
+    """Whether the messages of this try were folded for a template that wants turns."""
 
     @property
     def _protocol(self) -> Protocol:
@@ -124,15 +126,19 @@ class ModelCallExchange(Exchange):
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
         request = self._parse_request()
         if self._span is not None:
-            most = len(self._body) + most_generated(request)
+            generated = 0 if self._protocol == "embeddings" else most_generated(request)
+            most = len(self._body) + generated
             self._reservation = await app.limits.admit(self._span.rollout_id, most)
         failed: list[Member] = []
+        before = dict(record.extra)
         while True:
+            record.forget_response(before)
             queued = time.monotonic()
             member = await app.balancer.acquire(record.model, rollout, failed)
             record.queue_seconds += time.monotonic() - queued
             record.tries += 1
             fault: bool | None = None
+            self._in_flight = True
             try:
                 await self._try(member, request)
                 fault = False
@@ -146,6 +152,7 @@ class ModelCallExchange(Exchange):
                     raise
                 failed.append(member)
             finally:
+                self._in_flight = False
                 app.balancer.release(member, failed=fault)
 
     def _parse_request(self) -> Json:
@@ -191,7 +198,7 @@ class ModelCallExchange(Exchange):
             return False
         if self._app.balancer.count_backends(self._record.model) > len({*failed, member}):
             return True
-        # The backend closed an idle connection while the request was written: no model saw it.
+        # Most often the backend closed an idle connection while the request was written.
         return error.code == "connection_broken" and member not in failed
 
     def _learns_alternation(self, error: UpstreamError, member: Member) -> bool:
@@ -204,7 +211,7 @@ class ModelCallExchange(Exchange):
             not isinstance(error, BackendRefusal)
             or error.protocol == self._protocol
             or self._headers_sent
-            or member.backend.api_base in known
+            or self._folded  # this try, whatever other calls have learned meanwhile
             or not _ALTERNATION.search(error.body)
         ):
             return False
@@ -226,7 +233,8 @@ class ModelCallExchange(Exchange):
         try:
             body = {**translate_request(self._protocol, target, request)}
             record.lost = lost_in_request(self._protocol, target, request)
-            if target != self._protocol and backend.api_base in self._app.alternating:
+            self._folded = target != self._protocol and backend.api_base in self._app.alternating
+            if self._folded:
                 self._fold(body)
             extra = complete_request(body, target, backend, capture=self._span is not None)
         except CodecError as error:

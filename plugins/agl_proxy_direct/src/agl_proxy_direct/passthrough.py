@@ -31,6 +31,7 @@ class PassthroughExchange(Exchange):
         record.backend, record.provider = backend.api_base, backend.provider
         record.version, record.tries = member.version, 1
         failed: bool | None = None
+        self._in_flight = True
         try:
             body = self._body or None
             if request is not None and named:
@@ -58,6 +59,7 @@ class PassthroughExchange(Exchange):
             failed = True
             raise
         finally:
+            self._in_flight = False
             app.balancer.release(member, failed=failed)
 
     def _json_body(self) -> Json | None:

@@ -27,8 +27,10 @@ from agl_store_memory import InMemoryLightningStore
 REWARD = {"agentlightning.reward.0.name": "primary"}
 
 
-async def finish(store: LightningStore, claimed: AttemptedRollout, reward: float | None) -> None:
-    """End an attempt: with a reward, or as a failure."""
+async def finish(
+    store: LightningStore, claimed: AttemptedRollout, reward: float | None, *, failed: bool = False
+) -> None:
+    """End an attempt: with a reward, or as a failure, which may have a reward."""
     rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
     if reward is not None:
         span = Span.from_attributes(
@@ -39,7 +41,7 @@ async def finish(store: LightningStore, claimed: AttemptedRollout, reward: float
             sequence_id=await store.get_next_span_sequence_id(rollout_id, attempt_id),
         )
         await store.add_span(span)
-    status = "failed" if reward is None else "succeeded"
+    status = "failed" if failed or reward is None else "succeeded"
     await store.update_attempt(rollout_id, attempt_id, status=status)
 
 
@@ -149,8 +151,7 @@ async def test_only_the_latest_attempt_counts() -> None:
     batch = asyncio.create_task(run_batch(store, ["task"], config=config))
     first = await store.dequeue_rollout(wait=5)
     assert first is not None
-    await finish(store, first, 0.25)
-    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    await finish(store, first, 0.25, failed=True)
     second = await store.dequeue_rollout(wait=5)
     if second is None:
         pytest.fail("the failed attempt was not tried again")

@@ -122,7 +122,7 @@ async def send_response(
 
 
 _BODY_SECONDS: Final = 120
-"""Longest time that a client may take to send a body."""
+"""Longest time from the end of a request's headers to the end of its body."""
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
@@ -136,31 +136,23 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     announced = headers.get(b"content-length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        if len(body) > limit:
-            raise _too_large(limit)
-        return body
-    parts = [body]
-    size = len(body)
-    deadline = asyncio.get_running_loop().time() + _BODY_SECONDS
-    while message.get("more_body"):
-        try:
-            async with asyncio.timeout_at(deadline):
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while True:
                 message = await receive()
-        except TimeoutError:
-            detail = f"the body was not complete after {_BODY_SECONDS} seconds"
-            raise HTTPError(408, detail, headers=((b"connection", b"close"),)) from None
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise _too_large(limit)
-    return b"".join(parts)
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError:
+        detail = f"the body was not complete after {_BODY_SECONDS} seconds"
+        raise HTTPError(408, detail, headers=((b"connection", b"close"),)) from None
 
 
 def _too_large(limit: int) -> HTTPError:

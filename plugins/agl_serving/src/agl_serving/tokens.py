@@ -162,7 +162,7 @@ def is_token(text: str) -> bool:
         claims = jwt.decode(  # pyright: ignore[reportUnknownMemberType]
             text, options={"verify_signature": False}
         )
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, RecursionError):  # older PyJWT: JSON nested deeply
         return False
     return claims.get("aud") == _AUDIENCE
 
@@ -234,7 +234,7 @@ class TokenVerifier:
                 audience=_AUDIENCE,
                 options={"require": ["exp", "aud"]},
             )
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, RecursionError):
             return None
         scope = claims.get("scope")
         if scope not in SCOPES:

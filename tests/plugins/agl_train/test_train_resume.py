@@ -13,8 +13,7 @@ import time
 import pytest
 
 from agl_cli_kit import main
-from agl_train.runs import RunRecord
-from agl_train.train_command import command_again
+from agl_train.runs import RunRecord, command_again
 
 pytest.importorskip("agl_store_sqlite")
 
@@ -126,3 +125,35 @@ def test_the_hint_to_resume_is_a_command_that_works(project):
     )
     words = ["agl", "train", "my file.toml", "--set", "agent='a.py:b'", "--set", "store=sqlite"]
     assert shlex.split(command) == [*words, "--run", "night-2", "--resume"]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.n_runners=2", "trainer.n_runners=2"),
+        ("proxy.api_key=sk-hidden", "proxy.api_key=***"),
+        ("store.url='postgres://a:sk-hidden@h/d'", "store.url=***"),
+        (
+            "proxy={type='direct', api_key='sk-hidden', n=1}",
+            "proxy={type='direct', api_key=***, n=1}",
+        ),
+        ('proxy={"api_key" = "sk\\"-hidden"}', 'proxy={"api_key" = ***}'),
+        ("store=postgres://a:sk-hidden@host/d", "store=postgres://***@host/d"),
+        ("algorithm.endpoint='http://a:sk@hidden@h'", "algorithm.endpoint='http://***@h'"),
+        ("justaword", "justaword"),
+    ],
+)
+def test_commands_have_no_secrets_because_logs_keep_them(override, expected):
+    record = RunRecord("train.toml")
+    words = shlex.split(command_again("train", record, [override], "--resume"))
+    assert words == ["agl", "train", "train.toml", "--set", expected, "--resume"]
+
+
+@pytest.mark.usefixtures("project")
+def test_what_a_run_prints_to_do_next_has_no_secrets(capsys):
+    resource = "resources.llm={type='llm', endpoint='e', model='m', api_key='sk-hidden'}"
+    assert main(["train", "train.toml", "--set", resource]) == 0
+    shown = capsys.readouterr()
+    assert "score it: agl eval train.toml --set" in shown.out
+    assert "api_key=***" in shown.out
+    assert "sk-hidden" not in shown.out + shown.err

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ENDINGS: Final[tuple[RolloutStatus, ...]] = ("succeeded", "failed", "cancelled")
+_NAMES: Final = "(?:key|password|secret|token|uri|url)"
+"""How the names of options end whose values are secrets; the URL of a store has a password."""
+_SECRET: Final = re.compile(rf"(?i){_NAMES}$")
+_SECRET_IN_TABLE: Final = re.compile(
+    rf"""(?i)({_NAMES}["']?\s*=\s*)("(?:\\.|[^"\\])*"|'[^']*'|[^\s,}}]+)"""
+)
+_PASSWORD: Final = re.compile(r"//[^/\s\"']+@")
+"""The user and the password in a URL; a password may contain "@"."""
 INTERRUPTED: Final = 130
 """Exit code of a run that Ctrl+C ended: 128 + SIGINT, as in shells."""
 
@@ -250,8 +258,20 @@ def choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: boo
 
 
 def command_again(name: str, record: RunRecord, overrides: Sequence[str], *options: str) -> str:
-    """Return a command on the file of a run, with the same overrides, as a shell takes it."""
+    """Return a command on the file of a run, with the same overrides, as a shell takes it.
+
+    The overrides are without the values of secrets, because logs and the store keep the command.
+    """
     words = ["agl", name, record.file]
     for override in overrides:
-        words += ["--set", override]
+        words += ["--set", shown(override)]
     return shlex.join([*words, *options])
+
+
+def shown(override: str) -> str:
+    """Return an override without the values of secrets, also of those in a table or a URL."""
+    key, equals, value = override.partition("=")
+    if _SECRET.search(key.strip()):
+        return f"{key}{equals}***"
+    value = _SECRET_IN_TABLE.sub(r"\1***", value)
+    return f"{key}{equals}{_PASSWORD.sub('//***@', value)}"

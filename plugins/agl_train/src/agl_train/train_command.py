@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence, Sized
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from agl_core.trainer import Trainer
     from agl_core.types import ResourcesUpdate
     from agl_train.file import TrainPlan
-
-_SECRET: Final = re.compile(r"(?i)(key|password|secret|token|uri|url)$")
 
 
 @click.command(epilog="Example: agl train train.toml --set trainer.n_runners=8 --json")
@@ -193,7 +190,7 @@ def _fit(
             asyncio.run(stored_runs(store)), Path(record.file).stem, name, resume
         )
         trainer.resume_command = command_again(
-            "train", record, [_shown(each) for each in overrides], "--run", trainer.run, "--resume"
+            "train", record, overrides, "--run", trainer.run, "--resume"
         )
         before, earlier = asyncio.run(look())
         if earlier is None and trainer.initial_resources is None:
@@ -216,12 +213,6 @@ def _fit(
         return done
     finally:
         asyncio.run(store.close())
-
-
-def _shown(override: str) -> str:
-    """Return an override without the value of a secret, because the store keeps the command."""
-    key, _, _ = override.partition("=")
-    return f"{key}=***" if _SECRET.search(key) else override
 
 
 def _public(latest: ResourcesUpdate) -> dict[str, Any]:

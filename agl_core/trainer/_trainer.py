@@ -274,6 +274,7 @@ class Trainer:
             An outcome per rollout; its ``score()`` is the mean reward with its interval.
 
         Raises:
+            ConfigError: The evaluation of this name is finished.
             KeyboardInterrupt: Ctrl+C ended the evaluation without a result.
             RunFailedError: Rollouts failed and none succeeded; it has the ``outcome``.
         """
@@ -288,7 +289,7 @@ class Trainer:
             self._execute("eval", agent, evaluation, None, dataset, run)
             outcome: BatchOutcome | None = evaluation.outcome
             if outcome is None:
-                raise KeyboardInterrupt
+                raise self._without_result(run)
             asyncio.run(check_outcome(self.store, outcome))
         return outcome
 
@@ -318,6 +319,7 @@ class Trainer:
             The outcomes; their ``gain()`` is paired by task.
 
         Raises:
+            ConfigError: The comparison of this name is finished.
             KeyboardInterrupt: Ctrl+C ended the comparison without a result.
         """
         comparison = _fast(
@@ -327,8 +329,14 @@ class Trainer:
             self._execute("eval", agent, comparison, None, dataset, run)
         outcome: ComparisonOutcome | None = comparison.outcome
         if outcome is None:
-            raise KeyboardInterrupt
+            raise self._without_result(run)
         return outcome
+
+    def _without_result(self, run: str) -> BaseException:
+        """Return why an evaluation has no outcome: it was interrupted, or did not run."""
+        if self.interrupted:
+            return KeyboardInterrupt()
+        return ConfigError(f"{run!r} is finished; give another name", path="run")
 
     def _execute(
         self,

@@ -464,6 +464,16 @@ def test_evaluate() -> None:
         run.evaluate(parrot, [])
 
 
+def test_a_finished_evaluation_is_not_called_interrupted() -> None:
+    run = trainer()
+    run.evaluate(parrot, ["a"], run="mine")
+    with pytest.raises(ConfigError, match=r"^run: 'mine' is finished; give another name$"):
+        run.evaluate(parrot, ["a"], run="mine")
+    run.compare(parrot, ["a"], before=None, after=None, run="both")
+    with pytest.raises(ConfigError, match=r"^run: 'both' is finished; give another name$"):
+        run.compare(parrot, ["a"], before=None, after=None, run="both")
+
+
 def test_evaluate_takes_an_edited_prompt_until_the_next_training() -> None:
     @algo
     async def longer(store: LightningStore, initial_resources: Any) -> None:

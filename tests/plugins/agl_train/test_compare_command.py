@@ -11,7 +11,7 @@ import pytest
 
 from agl_algorithm_kit import stored_runs
 from agl_cli_kit import main
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.statistics import estimate_gain, estimate_mean, pass_at_k
 
 sqlite = pytest.importorskip("agl_store_sqlite")
@@ -180,3 +180,89 @@ def agent(task, prompt_template):
 def test_a_budget_needs_a_price(capsys):
     assert main(["eval", "train.toml", "--max-cost", "1"]) == 2
     assert "a limit of the cost needs --price" in capsys.readouterr().err
+
+
+COUNTING = """
+import pathlib
+import agl_core as agl
+
+@agl.rollout
+def agent(task, prompt_template):
+    with pathlib.Path("ran.txt").open("a") as file:
+        file.write(f"{task} ")
+    usage = {"gen_ai.usage.input_tokens": 20, "gen_ai.usage.output_tokens": 10}
+    with agl.get_active_tracer().operation_context("chat", attributes=usage):
+        pass
+    return float(task % 2)
+"""
+
+
+def ran(folder: Path) -> list[int]:
+    return [int(task) for task in (folder / "ran.txt").read_text().split()]
+
+
+def test_a_finished_evaluation_prints_its_score_again_and_runs_nothing(capsys, folder):
+    (folder / "evaluated.py").write_text(COUNTING)
+    first = evaluate(capsys, "--attempts", "2")
+    begun = ran(folder)
+    assert main(["eval", "train.toml", "--json", "--resume"]) == 0
+    shown = capsys.readouterr()
+    assert "train-eval is finished: this is its score, nothing ran" in shown.err
+    again = json.loads(shown.out.splitlines()[-1])
+    assert again["metrics"] == first["metrics"]
+    assert again["resources_id"] == first["resources_id"]
+    assert again["run"]["name"] == first["run"]["name"] == "train-eval"
+    assert ran(folder) == begun
+    assert main(["eval", "train.toml", "--resume"]) == 0
+    assert "avg@2" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_its_budget_ended_is_extended(capsys, folder):
+    (folder / "evaluated.py").write_text(COUNTING)
+    tasks = ["--set", f"val_dataset={list(range(100))}"]
+    begins = evaluate(capsys, *tasks, "--max-tokens", "90")
+    first = begins["metrics"]
+    assert first["rollouts"] < 100
+    begun = len(ran(folder))
+    again = evaluate(capsys, *tasks, "--max-tokens", "90", "--resume")["metrics"]
+    assert again == first  # the budget is still spent
+    assert len(ran(folder)) == begun
+    limit = str(30 * first["rollouts"] + 90)
+    more = evaluate(capsys, *tasks, "--max-tokens", limit, "--resume")["metrics"]
+    assert first["rollouts"] < more["rollouts"] < 100
+    assert more["input_tokens"] == 20 * more["rollouts"]
+    edited = ["--set", 'resources.prompt.template="b"']
+    ends = evaluate(capsys, *tasks, "--resume", *edited)
+    assert ends["resources_id"] == begins["resources_id"]
+    done = ends["metrics"]
+    assert (done["rollouts"], done["mean"], done["budget_spent"]) == (100, 0.5, False)
+    assert set(ran(folder)) == set(range(100))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_that_is_no_evaluation_has_no_score(capsys):
+    training = ["--set", "algorithm='baseline'", "--run", "night", "--json"]
+    assert main(["train", "train.toml", *training]) == 0
+    assert main(["eval", "train.toml", "--run", "night", "--resume"]) == 2
+    said = "--resume: the store has no finished rollouts of an evaluation 'night'"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+@pytest.mark.usefixtures("folder")
+def test_the_score_is_printed_although_the_rollouts_cannot_be_recorded(
+    capsys, monkeypatch, as_json
+):
+    async def fails(*_: object) -> list[str]:
+        raise ConfigError("the rollouts have no model calls")
+
+    monkeypatch.setattr("agl_train.eval_command.find_replayer", lambda name: None)
+    monkeypatch.setattr("agl_train.eval_command._record", fails)
+    assert main(["eval", "train.toml", "--record", "suite.jsonl", *as_json]) == 2
+    shown = capsys.readouterr()
+    assert "the rollouts have no model calls" in shown.err
+    if as_json:
+        (line,) = shown.out.splitlines()
+        assert json.loads(line)["metrics"]["mean"] == 0.5
+    else:
+        assert "0.500" in shown.out

@@ -115,6 +115,7 @@ class StoredRun(Run):
         run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
         run.finished = checkpoint.finished
         if not run.finished:
+            run.result_id = checkpoint.resources_id
             await run.reopen()
             logger.info("Resuming run %r; %d rollouts are already enqueued", name, len(run._known))
         return run
@@ -135,19 +136,29 @@ class StoredRun(Run):
     async def save(self, state: Any, metrics: Mapping[str, float] | None = None) -> None:
         """Store the state from which the run can be resumed."""
         await super().save(state, metrics)
-        await self._write()
+        await self._write(self.result_id)
 
     async def finish(self, *, has_result: bool = True) -> None:
         """Mark the run as finished, and release its lease."""
-        latest = await self._store.get_latest_resources() if has_result else None
         await super().finish(has_result=has_result)
-        await self._write(None if latest is None else latest.resources_id)
+        await self._write(await self._result() if has_result else None)
         await self.close()
 
     async def close(self) -> None:
         """Release the lease, so that another process may go on with the run at once."""
         if self._lease is not None:
             await self._lease.release()
+
+    async def set_result(self, resources_id: str) -> None:
+        """See :meth:`Run.set_result`."""
+        await super().set_result(resources_id)
+        await self._write(resources_id)
+
+    async def _result(self) -> str | None:
+        if self.result_id is not None:
+            return self.result_id
+        latest = await self._store.get_latest_resources()
+        return None if latest is None else latest.resources_id
 
     async def _write(self, resources_id: str | None = None) -> None:
         await self._check_lease()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -37,7 +38,12 @@ if TYPE_CHECKING:
 
     from agl_core.algorithm import BatchOutcome
     from agl_core.store import LightningStore
-    from agl_core.types import Resource
+    from agl_core.trainer import Trainer
+    from agl_core.types import Dataset, Resource
+    from agl_train.file import TrainPlan
+
+_BATCH: Final = "eval"
+"""Name of the batch of an evaluation, as agl_algorithm_kit enqueues it."""
 
 
 @click.command("eval", epilog="Example: agl eval train.toml --dataset test.jsonl --json")
@@ -69,7 +75,12 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Name of the evaluation, for agl compare; by default that of FILE with -eval.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an evaluation that was interrupted.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with an evaluation that was interrupted, or that its budget or time ended. Of one "
+    "that has nothing more to do, print the score again.",
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
@@ -208,7 +219,6 @@ def _score(
     suite: Path | None,
 ) -> int:
     """Run the agent over the dataset; return the exit code."""
-    from agl_algorithm_kit import stored_runs
     from agl_train.datasets import load_dataset
     from agl_train.file import read_train_file
 
@@ -229,51 +239,108 @@ def _score(
             set_up_logging(plan)
             trainer = plan.build_trainer(with_algorithm=False)
         say_store(trainer, plan, as_json)
-        try:
-            record.name = choose_run(
-                asyncio.run(stored_runs(trainer.store)),
-                f"{file.stem}-eval",
-                wanted.name,
-                wanted.resume,
-            )
-            with listening(record), stopped_by_signals():
-                try:
-                    outcome = trainer.evaluate(
-                        plan.agent,
-                        tasks,
-                        resources=wanted.resources,
-                        attempts=wanted.attempts,
-                        timeout=wanted.timeout,
-                        run=record.name,
-                        is_enough=wanted.spending.add,
-                    )
-                except KeyboardInterrupt:
-                    again = command_again(
-                        "eval", record, overrides, "--run", record.name, "--resume"
-                    )
-                    click.echo(f"interrupted; go on with: {again} and the same options", err=True)
-                    return INTERRUPTED
-                except RunFailedError as error:
-                    if error.outcome is None:  # another process of the run failed
-                        raise
-                    outcome: BatchOutcome = error.outcome  # printed below, with the causes
+    try:
+        with report_failure(record, as_json):
+            read, snapshot = _read_finished(trainer.store, plan, record, wanted)
+            outcome = read
+            if outcome is None:
+                wanted = replace(wanted, resources=wanted.resources or snapshot)
+                outcome = _run(trainer, plan, tasks, record, overrides, wanted)
+            if outcome is None:
+                return INTERRUPTED
+            if read is not None:
+                wanted = replace(wanted, attempts=max(1, read.attempts))
+                click.echo(f"{record.name} is finished: this is its score, nothing ran", err=True)
             failed = [one.rollout for one in outcome if one.rollout.status == "failed"]
             failures = asyncio.run(Failures.read(trainer.store, outcome.statuses(), failed))
-            if suite is not None:
-                ids = [one.rollout.rollout_id for one in outcome]
-                given = plan.resources or {}
-                left_out = asyncio.run(_record(trainer.store, ids, suite, given))
-                for line in left_out:
-                    click.echo(f"left out of {suite}: {line}", err=True)
-                count = f"{len(ids) - len(left_out)} of {len(ids)} rollouts"
-                click.echo(f"{count} recorded in {suite}", err=True)
-        finally:
-            asyncio.run(trainer.store.close())
-    _print(record, outcome, failures, wanted, as_json)
+        # The score is printed first: what was measured is not lost if it cannot be recorded.
+        _print(record, outcome, failures, wanted, as_json)
+        if suite is not None:
+            ids = [one.rollout.rollout_id for one in outcome]
+            left_out = asyncio.run(_record(trainer.store, ids, suite, plan.resources or {}))
+            for line in left_out:
+                click.echo(f"left out of {suite}: {line}", err=True)
+            count = f"{len(ids) - len(left_out)} of {len(ids)} rollouts"
+            click.echo(f"{count} recorded in {suite}", err=True)
+    finally:
+        asyncio.run(trainer.store.close())
     failures.tell()
     if failures.verdict:
         raise click.ClickException(failures.verdict)
     return 0
+
+
+def _run(
+    trainer: Trainer,
+    plan: TrainPlan,
+    tasks: Dataset[Any],
+    record: RunRecord,
+    overrides: Sequence[str],
+    wanted: _Evaluation,
+) -> BatchOutcome | None:
+    """Run the agent over the tasks; return what was found, None after Ctrl+C."""
+    with listening(record), stopped_by_signals():
+        try:
+            return trainer.evaluate(
+                plan.agent,
+                tasks,
+                resources=wanted.resources,
+                attempts=wanted.attempts,
+                timeout=wanted.timeout,
+                run=record.name,
+                is_enough=wanted.spending.add,
+            )
+        except KeyboardInterrupt:
+            again = command_again("eval", record, overrides, "--run", record.name, "--resume")
+            click.echo(f"interrupted; go on with: {again} and the same options", err=True)
+            return None
+        except RunFailedError as error:
+            if error.outcome is None:  # another process of the run failed
+                raise
+            return error.outcome  # printed with the causes
+
+
+def _read_finished(
+    store: LightningStore, plan: TrainPlan, record: RunRecord, wanted: _Evaluation
+) -> tuple[BatchOutcome | None, str | None]:
+    """Name the evaluation; return what it found if it is finished and has nothing more to do.
+
+    Rollouts that never began, since the budget or the time had ended, are enqueued again if the
+    budget of this call allows more.
+
+    Returns:
+        The outcome, or None if there is something to run; and the snapshot that a finished one ran
+        with, which it goes on with.
+    """
+    from agl_algorithm_kit import StoredRun, read_batch, stored_runs
+
+    async def read() -> tuple[BatchOutcome | None, str | None]:
+        runs = await stored_runs(store)
+        record.name = choose_run(runs, f"{Path(record.file).stem}-eval", wanted.name, wanted.resume)
+        if record.name not in runs or not runs[record.name].finished:
+            return None, None
+        batch = await read_batch(store, record.name, _BATCH)
+        if not len(batch):
+            raise ConfigError(
+                f"the store has no finished rollouts of an evaluation {record.name!r}; give "
+                "another name",
+                path="--resume",
+            )
+        batch = replace(batch, reward_range=plan.reward_range)
+        begun = replace(batch, outcomes=[one for one in batch if one.started])
+        if len(begun) == len(batch) or copy(wanted.spending).add(begun):
+            wanted.spending.add(begun)
+            return begun if wanted.spending.is_spent else batch, batch.resources_id
+        run = await StoredRun.open(store, record.name)
+        await run.reopen()
+        await run.save(run.state)  # as one that is not finished
+        await run.close()
+        for one in batch:
+            if not one.started:
+                await store.update_rollout(one.rollout.rollout_id, status="queuing")
+        return None, batch.resources_id
+
+    return asyncio.run(read())
 
 
 def _print(

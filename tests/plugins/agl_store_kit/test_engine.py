@@ -191,3 +191,17 @@ async def test_listeners_do_not_inherit_the_key_of_a_call():
     finally:
         remove_listener(name)
     assert keys == [None]
+
+
+async def test_a_returned_claim_that_is_repeated_is_another_attempt():
+    store = InMemoryLightningStore()
+    made = await store.enqueue_rollout("x")
+    ids: list[str] = []
+    for _ in range(2):
+        with request_key("k"):
+            claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        ids.append(claimed.attempt.attempt_id)
+        await store.return_claim(made.rollout_id, ids[-1])
+    attempts = await store.query_attempts(made.rollout_id)
+    assert [attempt.attempt_id for attempt in attempts] == ids

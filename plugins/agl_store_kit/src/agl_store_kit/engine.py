@@ -261,9 +261,7 @@ class EngineStore(BatchingStore):
         now = await self.now()
 
         def begin(state: RolloutState, place: int) -> Change:
-            attempt_id = (
-                new_attempt_id() if key is None else id_from_key("at-", key, place, length=8)
-            )
+            attempt_id = _id_of_claim(key, place, state.attempt_count)
             return _begin(state, attempt_id, worker_id, now, dequeued=True)
 
         def idle(worker: Worker | None) -> Worker:
@@ -748,6 +746,17 @@ def _begin(
         worker=state.worker,
         dequeued=dequeued,
     )
+
+
+def _id_of_claim(key: str | None, place: int, earlier: int) -> str:
+    """Return the id of a claimed attempt.
+
+    A claim that was returned may be repeated under its key, on the same rollout: its attempt is
+    another one, so the number of earlier attempts is part of the id.
+    """
+    if key is None:
+        return new_attempt_id()
+    return id_from_key("at-", f"{key}#{earlier}" if earlier else key, place, length=8)
 
 
 def _refused(span: EncodedSpan) -> AglError:

@@ -79,10 +79,15 @@ class NoticeFeed(ABC):
                     await self.send(batch)
                 except self.FAILURES as error:
                     logger.warning("Could not tell other processes what changed: %s", error)
-                    self._unsent.extendleft(reversed(batch))
+                    self._put_back(batch)
                     await asyncio.sleep(self.RETRY_SECONDS)
         finally:
             self._sending = None
+
+    def _put_back(self, batch: Sequence[Notice]) -> None:
+        """Keep what was not sent, as far as newer notices leave room: a full deque drops those."""
+        room = _BACKLOG - len(self._unsent)
+        self._unsent.extendleft(list(reversed(batch))[:room])
 
     async def ready(self) -> None:
         """Return once no later change is missed."""

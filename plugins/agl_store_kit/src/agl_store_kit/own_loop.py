@@ -34,6 +34,8 @@ class OwnLoop:
         self._closed_error = closed_error
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._unanswered: set[Callable[[], None]] = set()
+        """What fails the calls that have no answer yet; any thread adds and removes."""
         self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -79,6 +81,11 @@ class OwnLoop:
             else:
                 answer.set_exception(error)
 
+        def refuse() -> None:
+            """The loop was closed before it began the work, or ended it."""
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed, too
+                caller.call_soon_threadsafe(hand_over, None, self._closed_error())
+
         async def run() -> None:
             result: T | None = None
             failure: BaseException | None = None
@@ -88,13 +95,19 @@ class OwnLoop:
                 failure = self._closed_error()
             except Exception as error:
                 failure = error
+            self._unanswered.discard(refuse)
             try:
                 caller.call_soon_threadsafe(hand_over, result, failure)
             except RuntimeError:  # the caller's loop is closed: the result has no receiver
                 if failure is None:
                     take_back(cast("T", result))
 
-        self._start(run())
+        self._unanswered.add(refuse)
+        try:
+            self._start(run())
+        except RuntimeError:  # closed since the check above
+            self._unanswered.discard(refuse)
+            raise self._closed_error() from None
         try:
             return await answer
         except asyncio.CancelledError:
@@ -147,3 +160,6 @@ class OwnLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        # A call may have come between the last look at the tasks and the end of the loop.
+        for refuse in list(self._unanswered):
+            refuse()

@@ -45,6 +45,7 @@ class Moody:
         self.ignore_wait = False
         self.requests: Counter[str] = Counter()
         self.keys: list[str | None] = []
+        self.more_headers: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -87,7 +88,7 @@ class Moody:
 
     async def reply(self, send: Any, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
-        headers = [(b"content-length", b"%d" % len(data))]
+        headers = [(b"content-length", b"%d" % len(data)), *self.more_headers]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": data})
 
@@ -134,7 +135,15 @@ async def test_a_refusal_is_final(moody, connect, status):
     assert moody.requests == {"/statistics": 1}
 
 
-@pytest.mark.parametrize("status", [408, 500, 502, 503])
+async def test_a_gateway_says_how_long_it_wants_to_be_left_alone(moody, connect):
+    moody.plan = [(429, {"detail": "slow down"})]
+    moody.more_headers = [(b"retry-after", b"1")]
+    began = time.monotonic()
+    await connect().statistics()
+    assert time.monotonic() - began >= 1.0
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
 async def test_one_failure_is_overcome(moody, connect, status):
     moody.plan = [(status, {"detail": "later"})]
     assert (await connect().statistics())["total_rollouts"] == 0
@@ -285,6 +294,40 @@ async def test_a_claim_whose_reply_never_came_goes_to_the_next_call(moody, conne
     assert second is not None
     assert (second.input, second.attempt.sequence_id) == (2, 2), "more than asked for is returned"
     assert await client.dequeue_rollout("w") is None
+
+
+async def test_an_unanswered_claim_that_somebody_acted_on_is_not_handed_out(moody, connect):
+    client = connect()
+    made = await client.enqueue_rollout(1)
+    moody.after = [True] * 4
+    with pytest.raises(StoreUnavailableError):
+        await client.dequeue_rollout("w")
+    await moody.store.update_rollout(made.rollout_id, status="requeuing")
+    assert await client.dequeue_rollout("w") is None
+    claim = await client.dequeue_rollout("w")
+    assert claim is not None
+    assert (claim.rollout_id, claim.attempt.sequence_id) == (made.rollout_id, 2)
+
+
+async def test_what_a_cancelled_caller_cannot_give_back_goes_to_the_next_call(moody, connect):
+    client = connect()
+    await client.enqueue_rollout(1)
+    asked = asyncio.Event()
+
+    async def nowhere(message: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    moody.nowhere, moody.after = nowhere, [True, False]
+    claiming = asyncio.create_task(client.dequeue_rollout("w"))
+    await asked.wait()
+    moody.plan = [FAILURE]
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    claim = await asyncio.wait_for(client.dequeue_rollout("w"), 5)
+    assert claim is not None
+    assert (claim.input, claim.attempt.sequence_id) == (1, 1)
 
 
 async def test_a_client_gives_back_on_closing_what_it_never_got(moody, connect):
@@ -514,6 +557,32 @@ async def test_a_server_that_answered_before_is_waited_for(caplog, probes):
     assert len(await store.query_rollouts()) == 4
     await client.close()
     await again.stop()
+
+
+async def test_the_longest_wait_counts_from_the_first_failure(moody, connect):
+    client = LightningStoreClient(
+        moody.url, retry_delays=(0.01,) * 5, reconnect_timeout=1.5, request_timeout=5.0
+    )
+    client._transport.health_retry_delays = (0.1,)
+    await client.enqueue_rollout(1)
+    moody.plan, moody.healthy = [FAILURE] * 9, False
+
+    async def heal_for_a_moment() -> None:
+        while True:
+            await asyncio.sleep(0.9)
+            moody.healthy = True
+            while len(moody.plan) == left[0]:
+                await asyncio.sleep(0.01)
+            left[0], moody.healthy = len(moody.plan), False
+
+    left = [8]
+    healing = asyncio.create_task(heal_for_a_moment())
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        await client.statistics()
+    assert time.monotonic() - began < 4.0, "each try waited anew"
+    healing.cancel()
+    await client.close()
 
 
 async def many_claims(monkeypatch: Any) -> tuple[Any, PythonServerLauncher, LightningStoreClient]:

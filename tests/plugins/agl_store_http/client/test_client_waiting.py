@@ -12,6 +12,7 @@ import pytest
 
 from agl_core.errors import StoreUnavailableError
 from agl_store_http import LightningStoreClient, LightningStoreServer
+from agl_store_http.client.transport import Reply
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
 
@@ -81,6 +82,28 @@ async def test_a_server_that_is_gone_is_reported_at_the_timeout() -> None:
     with pytest.raises(StoreUnavailableError, match="does not answer"):
         await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=TIMEOUT)
     assert time.monotonic() - began < TIMEOUT + LATE
+    await client.close()
+
+
+async def test_a_deadline_that_passes_while_it_looks_for_open_rollouts_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = LightningStoreClient("http://127.0.0.1:9")
+    asked = 0
+
+    async def answer(*args: object, **more: object) -> Reply:
+        nonlocal asked
+        asked += 1
+        assert more["seconds"] is not None, "a lost server would be waited for"
+        return Reply(b"[]", 1)
+
+    async def hang(**filters: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client, "call", answer)
+    monkeypatch.setattr(client, "query_rollouts", hang)
+    assert list(await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=0.1)) == []
+    assert asked == 1
     await client.close()
 
 

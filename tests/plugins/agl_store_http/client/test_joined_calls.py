@@ -4,9 +4,13 @@ import asyncio
 import pickle
 from collections.abc import Sequence
 
-from agl_core.errors import InvalidArgumentError, StoreUnavailableError
+import pytest
+
+from agl_core.errors import AttemptNotFoundError, InvalidArgumentError, StoreUnavailableError
+from agl_core.types import Span
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.client.joining import JoinedCalls
+from agl_store_http.client.transport import StoreFailedError
 from agl_store_memory import InMemoryLightningStore
 
 
@@ -58,6 +62,87 @@ async def test_a_lost_server_fails_all_at_once() -> None:
     results = await asyncio.gather(*(call([i]) for i in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [StoreUnavailableError] * 3
     assert len(send.batches) == 1
+
+
+async def test_a_server_that_fails_with_the_items_of_one_call_serves_the_others() -> None:
+    sent: list[list[int]] = []
+
+    async def send(items: Sequence[int]) -> Sequence[int]:
+        sent.append(list(items))
+        if 13 in items:
+            raise StoreFailedError("500")
+        return items
+
+    call = JoinedCalls(send)
+    results = await asyncio.gather(*(call([i]) for i in (12, 13, 14)), return_exceptions=True)
+    assert [results[0], results[2]] == [[12], [14]]
+    assert isinstance(results[1], StoreFailedError)
+    assert sent == [[12, 13, 14], [12], [13], [14]]
+
+
+async def test_a_server_that_fails_with_all_is_not_asked_for_each() -> None:
+    asked = 0
+
+    async def send(items: Sequence[int]) -> Sequence[int]:
+        nonlocal asked
+        asked += 1
+        raise StoreFailedError("500")
+
+    call = JoinedCalls(send)
+    results = await asyncio.gather(*(call([i]) for i in range(9)), return_exceptions=True)
+    assert [type(result) for result in results] == [StoreFailedError] * 9
+    assert asked == 3
+
+
+async def test_calls_that_are_sent_apart_can_be_cancelled() -> None:
+    apart = asyncio.Event()
+
+    async def send(items: Sequence[int]) -> Sequence[int]:
+        raise InvalidArgumentError("no")
+
+    async def send_again(items: Sequence[int]) -> Sequence[int]:
+        apart.set()
+        await asyncio.Event().wait()
+        return items
+
+    call = JoinedCalls(send, send_again)
+    calls = [asyncio.create_task(call([i])) for i in range(2)]
+    await apart.wait()
+    lane = call._lanes[asyncio.get_running_loop()]
+    assert lane.sender is not None
+    lane.sender.cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 2
+
+
+async def test_spans_that_are_sent_again_are_no_duplicates_of_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two requests were needed, and a span of the second is refused."""
+    monkeypatch.setattr("agl_store_http.client.spans.MAX_BATCH", 3)
+    store = InMemoryLightningStore()
+    good, bad = await store.start_rollout(1), await store.start_rollout(2)
+    server = LightningStoreServer(store, port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    spans = [
+        Span.from_attributes(
+            attributes={}, rollout_id=good.rollout_id, attempt_id=good.attempt.attempt_id
+        )
+        for _ in range(4)
+    ]
+    wrong = [spans[0].model_copy(update={"rollout_id": bad.rollout_id, "attempt_id": "at-none"})]
+    # One call is on its way, and the other two go together.
+    results = await asyncio.gather(
+        client.add_many_spans(spans[:1]),
+        client.add_many_spans(spans[1:]),
+        client.add_many_spans(wrong),
+        return_exceptions=True,
+    )
+    assert results[:2] == [spans[:1], spans[1:]]
+    assert isinstance(results[2], AttemptNotFoundError)
+    await client.close()
+    await server.stop()
 
 
 async def test_a_cancelled_caller_leaves_the_others() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import math
 import os
 import time
@@ -88,7 +87,6 @@ from agl_store_kit import (
 __all__ = ["LightningStoreClient"]
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 20.0
 """Longest single wait: shorter than the request timeout, and than what middleboxes tolerate."""
@@ -283,11 +281,16 @@ class LightningStoreClient(BatchingStore):
             body: dict[str, Any] = {
                 "limit": limit - len(claims), "worker_id": worker_id, "wait": wait,
             }  # fmt: skip
-            keys.append(key := self._key_of_claim(worker_id, len(claims)))
+            unanswered = self._unanswered_key(worker_id)
+            key = unanswered or self._transport.new_key(_DEQUEUE, len(claims))
+            keys.append(key)
             try:
                 reply = await self.call(
                     "POST", _DEQUEUE, to_json(body), key=key, extra_seconds=wait
                 )
+                part = self._claimed(reply.body)
+                if unanswered and part:
+                    part = await self._still_claimed(part, limit - len(claims))
             except asyncio.CancelledError:
                 # The server may have claimed already, and its reply reaches no caller.
                 await self._give_back(worker_id, keys)
@@ -298,32 +301,34 @@ class LightningStoreClient(BatchingStore):
                 if not claims:
                     raise
                 return claims  # the next call says what is wrong
-            part = self._claimed(reply.body)
-            for surplus in part[limit - len(claims) :]:  # an earlier call had asked for more
-                await self._return_surplus(surplus)
-            claims += part[: limit - len(claims)]
+            claims += part
             if len(part) < MAX_CLAIMS or len(claims) >= limit:
                 return claims
             wait = 0.0
 
-    def _key_of_claim(self, worker_id: str | None, place: int) -> str:
-        """Return the key of a claim that had no reply, so that it is handed out now; or a new one.
+    def _unanswered_key(self, worker_id: str | None) -> str | None:
+        """Return the key of a claim that had no reply, so that it is handed out now.
 
         If the server did not claim under it, or has forgotten, it claims now.
         """
-        unanswered = self._unanswered.get(worker_id)
         try:
-            return unanswered.pop() if unanswered else self._transport.new_key(_DEQUEUE, place)
-        except IndexError:  # another thread was faster
-            return self._transport.new_key(_DEQUEUE, place)
+            return self._unanswered.get(worker_id, []).pop()
+        except IndexError:
+            return None
 
-    async def _return_surplus(self, claim: AttemptedRollout) -> None:
-        try:
-            await self.return_claim(claim.rollout_id, claim.attempt.attempt_id)
-        except AglError as error:  # the claims that the caller asked for are worth more
-            logger.warning(
-                "Rollout %s stays claimed, cancel or requeue it: %s", claim.rollout_id, error
-            )
+    async def _still_claimed(
+        self, claims: Sequence[AttemptedRollout], limit: int
+    ) -> list[AttemptedRollout]:
+        """Return those of an earlier call's claims that nobody has acted on since.
+
+        That call may have asked for more: what is past the limit is returned to the queue.
+        """
+        page = await self.query_rollouts(rollout_id_in=[claim.rollout_id for claim in claims])
+        known = {rollout.rollout_id: rollout for rollout in page}
+        ours = [claim for claim in claims if _is_untouched(claim, known.get(claim.rollout_id))]
+        for surplus in ours[limit:]:
+            await self.return_claim(surplus.rollout_id, surplus.attempt.attempt_id)
+        return ours[:limit]
 
     def _ask_again(self, worker_id: str | None, keys: Sequence[str]) -> None:
         """Keep keys of claims for the worker's next call."""
@@ -604,6 +609,12 @@ class LightningStoreClient(BatchingStore):
 
     def events(self) -> AsyncIterator[StoreEvent]:
         return listen(self._transport)
+
+
+def _is_untouched(claim: AttemptedRollout, now: Rollout | None) -> bool:
+    if not isinstance(now, AttemptedRollout) or now.attempt.attempt_id != claim.attempt.attempt_id:
+        return False
+    return now.status == now.attempt.status == "preparing"
 
 
 def _halfway(error: AglError, queued: int, wanted: int) -> AglError:

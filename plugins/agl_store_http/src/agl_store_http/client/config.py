@@ -27,8 +27,9 @@ class ClientConfig(ComponentConfig):
     """Seconds between the health probes that precede a further try. When all probes fail there is
     no further try. Who gives them says how long to wait for a lost server."""
     reconnect_timeout: float = Field(default=300.0, ge=0)
-    """Longest wait for a server that has answered before, in seconds: what a supervisor needs to
-    restart it. Without effect if ``health_retry_delays`` are given."""
+    """Longest wait for a server that has answered before, in seconds from a call's first failure:
+    what a supervisor needs to restart it. More than 300 is more than the server remembers its
+    replies for. Without effect if ``health_retry_delays`` are given."""
     request_timeout: float = Field(default=30.0, gt=0)
     """Seconds that one request may take, besides the time that it asks the server to wait."""
     connection_timeout: float = Field(default=5.0, gt=0)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from agl_core.errors import StoreUnavailableError
+from agl_store_http.client.transport import StoreFailedError
 
 __all__ = ["JoinedCalls"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+Send = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+
+_FAILURES_OF_A_SERVER: Final = 2
+"""Calls that fail one by one, after which the server is at fault and not the items of a call."""
 
 
 class _Call(NamedTuple, Generic[T, R]):
@@ -41,15 +48,17 @@ class JoinedCalls(Generic[T, R]):
 
     Args:
         send: Sends items, and returns a result for each of them in order.
+        send_again: Sends items of which some may have arrived before; ``send`` by default.
     """
 
-    def __init__(self, send: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
+    def __init__(self, send: Send[T, R], send_again: Send[T, R] | None = None) -> None:
         self._send = send
+        self._send_again = send_again or send
         self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane[T, R]]
         self._lanes = WeakKeyDictionary()
 
     def __reduce__(self) -> object:
-        return JoinedCalls, (self._send,)
+        return JoinedCalls, (self._send, self._send_again)
 
     async def __call__(self, items: Sequence[T]) -> Sequence[R]:
         """Send items; return a result for each of them in order.
@@ -82,17 +91,13 @@ class JoinedCalls(Generic[T, R]):
         try:
             results = await self._send([item for call in calls for item in call.items])
         except asyncio.CancelledError:
-            for call in calls:
-                call.results.cancel()
+            _cancel(calls)
             raise
         except Exception as error:
-            if len(calls) == 1 or isinstance(error, StoreUnavailableError):
-                for call in calls:
-                    if not call.results.done():
-                        call.results.set_exception(error)
-                return
-            for call in calls:  # the items of one call must not fail those of the others
-                await self._send_together([call])
+            if len(calls) == 1 or _is_lost(error):
+                _fail(calls, error)
+            else:
+                await self._send_apart(calls)
             return
         start = 0
         for call in calls:
@@ -100,3 +105,38 @@ class JoinedCalls(Generic[T, R]):
             if not call.results.done():
                 call.results.set_result(results[start:end])
             start = end
+
+    async def _send_apart(self, calls: Sequence[_Call[T, R]]) -> None:
+        """Send the items of each call by themselves: those of one must not fail the others'."""
+        failures = 0
+        for place, call in enumerate(calls):
+            try:
+                results = await self._send_again(call.items)
+            except asyncio.CancelledError:
+                _cancel(calls[place:])
+                raise
+            except Exception as error:
+                failures += isinstance(error, StoreUnavailableError)
+                lost = _is_lost(error) or failures >= _FAILURES_OF_A_SERVER
+                _fail(calls[place:] if lost else [call], error)
+                if lost:
+                    return
+                continue
+            if not call.results.done():
+                call.results.set_result(results)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the server cannot be reached, rather than having failed with these items."""
+    return isinstance(error, StoreUnavailableError) and not isinstance(error, StoreFailedError)
+
+
+def _fail(calls: Sequence[_Call[T, R]], error: Exception) -> None:
+    for call in calls:
+        if not call.results.done():
+            call.results.set_exception(error)
+
+
+def _cancel(calls: Sequence[_Call[T, R]]) -> None:
+    for call in calls:
+        call.results.cancel()

@@ -34,14 +34,25 @@ class SpanSender:
         self._client = client
         self._has_batches = True
         self._joined_draws = JoinedCalls(self._draw_sequence_ids)
-        self._joined_spans = JoinedCalls(self._store)
+        self._joined_spans = JoinedCalls(self._store, self._store_again)
 
     async def store(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
         """Store spans; return those that were not stored before."""
         return [span for span in await self._joined_spans(spans) if span is not None]
 
-    async def _store(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan | None]:
-        """Store spans; return each that was not stored before, and None for the others."""
+    async def _store_again(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan | None]:
+        return await self._store(spans, again=True)
+
+    async def _store(
+        self, spans: Sequence[EncodedSpan], *, again: bool = False
+    ) -> Sequence[EncodedSpan | None]:
+        """Store spans; return each that was not stored before, and None for the others.
+
+        Args:
+            spans: The spans.
+            again: Whether some may have been stored by requests before, of which a later one
+                failed.
+        """
         stored: list[EncodedSpan | None] = []
         for batch in _batches(spans):
             body = b'{"spans":[%b]}' % b",".join([span.payload for span in batch])
@@ -49,12 +60,12 @@ class SpanSender:
             if reply is not None:
                 duplicates = set[int](from_json(reply.body)["duplicates"])
                 for position, span in enumerate(batch):
-                    is_new = position not in duplicates or await self._is_own(reply, span)
+                    is_new = position not in duplicates or await self._is_own(reply, span, again)
                     stored.append(span if is_new else None)
                 continue
             for span in batch:
                 reply = await self._client.call("POST", "/spans", span.payload)
-                is_new = reply.body != b"null" or await self._is_own(reply, span)
+                is_new = reply.body != b"null" or await self._is_own(reply, span, again)
                 stored.append(span if is_new else None)
         return stored
 
@@ -90,13 +101,13 @@ class SpanSender:
                 self._has_batches = False
         return None
 
-    async def _is_own(self, reply: Reply, span: EncodedSpan) -> bool:
+    async def _is_own(self, reply: Reply, span: EncodedSpan, again: bool) -> bool:
         """Tell whether a span that the server calls a duplicate was stored by this very call.
 
         That happens when the reply to an earlier try was lost. A different span under the same key
         is a duplicate all the same.
         """
-        if reply.tries == 1:
+        if reply.tries == 1 and not again:
             return False
         page = await self._client.query_spans(
             span.rollout_id, span.attempt_id, span_id=span.span_id

@@ -9,6 +9,7 @@ import io
 import logging
 import math
 import os
+import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from agl_store_http.client.config import API_PREFIX
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Reply", "RequestFailed", "Transport", "refusal"]
+__all__ = ["Reply", "RequestFailed", "StoreFailedError", "Transport", "refusal"]
 
 _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
@@ -45,6 +46,12 @@ _RENEWAL_PAUSE: Final = 60.0
 _RENEWED_AFTER: Final = 0.5
 """Part of a token's life after which it is replaced: a server may be away for the other half."""
 
+_TRY_AGAIN: Final = frozenset({408, 429})
+"""Statuses of 4xx that say when to ask and not what: 429 comes from gateways."""
+_LONGEST_RETRY_AFTER: Final = 60.0
+"""Seconds; gateways count requests per minute. Longer, and a stuck runner would look alive."""
+_FAILED: Final = 500
+"""The status of a failure in the server; 502 to 504 come from gateways that do not reach it."""
 _MAX_KEY_LENGTH: Final = 200
 """What a server takes; a longer one is replaced by its digest."""
 
@@ -67,6 +74,10 @@ class Reply(NamedTuple):
     tries: int
 
 
+class StoreFailedError(StoreUnavailableError):
+    """The server can be reached and failed, maybe with this request only."""
+
+
 class RequestFailed(Exception):
     """A server's refusal, before it is known what it means to the caller.
 
@@ -74,10 +85,14 @@ class RequestFailed(Exception):
         status: HTTP status.
         error_type: Class of the error that the store raised, if the server says so.
         detail: The reason.
+        retry_after: Seconds that the server, or a gateway before it, wants to be left alone.
     """
 
-    def __init__(self, status: int, error_type: str | None, detail: str) -> None:
+    def __init__(
+        self, status: int, error_type: str | None, detail: str, retry_after: float = 0.0
+    ) -> None:
         super().__init__(detail)
+        self.retry_after = retry_after
         self.status = status
         self.error_type = error_type
         self.detail = detail
@@ -85,7 +100,7 @@ class RequestFailed(Exception):
     @property
     def is_final(self) -> bool:
         """Whether trying again cannot help."""
-        return 400 <= self.status < 500 and self.status != 408
+        return 400 <= self.status < 500 and self.status not in _TRY_AGAIN
 
     @property
     def is_missing_route(self) -> bool:
@@ -103,19 +118,18 @@ class RequestFailed(Exception):
             return PermissionDeniedError(message)
         if self.is_final:
             return InvalidArgumentError(message)
-        return StoreUnavailableError(
-            f"the store server failed with status {self.status}: {message}"
-        )
+        kind = StoreFailedError if self.status == _FAILED else StoreUnavailableError
+        return kind(f"the store server failed with status {self.status}: {message}")
 
 
 class Transport:
     """Sends requests to one server, again where that may help.
 
-    A failed connection, a timeout, 408 and 5xx are tried again: the server's health is probed with
-    ``health_retry_delays`` between the probes, and only a healthy server gets the request again,
-    after the next of ``retry_delays``. A server that has answered before is probed for
-    ``reconnect_timeout`` seconds. Usable from any number of loops, threads and processes;
-    picklable, without its connections.
+    A failed connection, a timeout, 408, 429 and 5xx are tried again: the server's health is probed
+    with ``health_retry_delays`` between the probes, and only a healthy server gets the request
+    again, after the next of ``retry_delays``, or later if it says so. A server that has answered
+    before is probed for ``reconnect_timeout`` seconds from the call's first failure. Usable from
+    any number of loops, threads and processes; picklable, without its connections.
     """
 
     def __init__(
@@ -149,12 +163,13 @@ class Transport:
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._sessions: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._urls: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_pid", "_sessions", "_urls"):
+        for name in ("_pid", "_lock", "_sessions", "_urls"):
             del state[name]
         return state
 
@@ -235,6 +250,7 @@ class Transport:
         if key is not None:
             headers["Idempotency-Key"] = key
         delays = iter(self.retry_delays)
+        lost_at: float | None = None
         while True:
             try:
                 content = await self._once(method, path, body, headers, params, extra_seconds)
@@ -245,14 +261,18 @@ class Transport:
                 if error.is_final:
                     raise
                 failures.append(error)
+                asked_for = error.retry_after
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 failures.append(error)
+                asked_for = 0.0
+            now = time.monotonic()
+            lost_at = now if lost_at is None else lost_at
             if self._lost_at is None:
-                self._lost_at = time.monotonic()
-            delay = next(delays, None) if await self._is_healthy() else None
+                self._lost_at = now
+            delay = next(delays, None) if await self._is_healthy(lost_at) else None
             if delay is None:
                 raise self._unavailable(failures) from failures[-1]
-            await asyncio.sleep(delay)
+            await asyncio.sleep(max(delay, asked_for))
 
     def new_key(self, path: str, place: int | str = 0) -> str:
         """Return a key for one creating call.
@@ -298,7 +318,7 @@ class Transport:
     ) -> bytes:
         if time.monotonic() >= self._renew_at:
             await self._renew_token()
-        session = self.session()
+        connections = self._connections()
         data = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
         options: dict[str, Any] = {"headers": headers, "data": data}
         if params:
@@ -306,15 +326,16 @@ class Transport:
         if extra_seconds > 0:
             options["timeout"] = self._timeout(extra_seconds)
         # A waiting call holds a connection for long: counted, it would block the others.
-        limit = self._sessions[asyncio.get_running_loop()].limit
         async with (
-            limit if extra_seconds <= 0 else contextlib.nullcontext(),
-            session.request(method, self.url(path), **options) as response,
+            connections.limit if extra_seconds <= 0 else contextlib.nullcontext(),
+            connections.session.request(method, self.url(path), **options) as response,
         ):
             content = await response.read()
             if response.status < 300:
                 return content
-            raise refusal(response.status, content)
+            failed = refusal(response.status, content)
+            failed.retry_after = _seconds_of(response.headers.get("Retry-After"))
+            raise failed
 
     async def _renew_token(self) -> None:
         """Replace a token long before it ends, so that a runner may run for weeks."""
@@ -331,10 +352,13 @@ class Transport:
             return
         self.auth_token = str(renewed["token"])
         self._renew_at = time.monotonic() + float(renewed["seconds"]) * _RENEWED_AFTER
-        for connections in list(self._sessions.values()):
+        with self._lock:
+            known = list(self._sessions.values())
+        for connections in known:
             connections.session.headers["Authorization"] = f"Bearer {self.auth_token}"
 
-    async def _is_healthy(self) -> bool:
+    async def _is_healthy(self, lost_at: float) -> bool:
+        """Probe a server until it answers, or was lost for too long."""
         import aiohttp
 
         if not self.health_retry_delays:
@@ -343,7 +367,7 @@ class Transport:
         longest = max(
             sum(self.health_retry_delays), self.reconnect_timeout if self._was_reached else 0.0
         )
-        for delay in self._probe_delays(began):
+        for delay in self._probe_delays(lost_at):
             try:
                 async with self.session().get(self.url("/health")) as response:
                     if response.status == 200:
@@ -361,10 +385,10 @@ class Transport:
                 )
         return False
 
-    def _probe_delays(self, began: float) -> Iterator[float | None]:
+    def _probe_delays(self, lost_at: float) -> Iterator[float | None]:
         """Yield the pauses after the probes of a lost server; None after the last one."""
         yield from self.health_retry_delays
-        while self._was_reached and time.monotonic() - began < self.reconnect_timeout:
+        while self._was_reached and time.monotonic() - lost_at < self.reconnect_timeout:
             yield _PROBE_SECONDS
         yield None
 
@@ -383,16 +407,21 @@ class Transport:
 
     def session(self) -> aiohttp.ClientSession:
         """Return the running loop's session, making it at its first use."""
+        return self._connections().session
+
+    def _connections(self) -> _Connections:
         if self._pid != os.getpid():
             _inherited.append(self._sessions)
             self._start_empty()
         loop = asyncio.get_running_loop()
         connections = self._sessions.get(loop)
         if connections is None or connections.session.closed:
-            connections = self._sessions[loop] = _Connections(self._new_session())
-            for dead in [known for known in self._sessions if known.is_closed()]:
-                del self._sessions[dead]
-        return connections.session
+            connections = _Connections(self._new_session())
+            with self._lock:  # other threads have loops of their own
+                self._sessions[loop] = connections
+                for dead in [known for known in self._sessions if known.is_closed()]:
+                    del self._sessions[dead]
+        return connections
 
     def _new_session(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -425,7 +454,8 @@ class Transport:
         if self._pid != os.getpid():
             return
         here = asyncio.get_running_loop()
-        sessions, self._sessions = self._sessions, {}
+        with self._lock:
+            sessions, self._sessions = self._sessions, {}
         for loop, connections in sessions.items():
             if loop is here:
                 await connections.close()
@@ -455,6 +485,12 @@ class _Connections:
 
     async def close(self) -> None:
         await self._life.aclose()
+
+
+def _seconds_of(retry_after: str | None) -> float:
+    """Return the seconds of a Retry-After header; 0 if it has none, or names a date."""
+    digits = (retry_after or "").strip()
+    return min(float(digits), _LONGEST_RETRY_AFTER) if digits.isdecimal() else 0.0
 
 
 def refusal(status: int, content: bytes) -> RequestFailed:

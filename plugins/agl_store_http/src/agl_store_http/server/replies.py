@@ -18,8 +18,9 @@ from agl_serving import JSON, HTTPError, Message, Receive, Send
 
 __all__ = ["NoReply", "Reply", "ReplyMemory", "problem"]
 
-RETENTION_SECONDS: Final = 300.0
-"""Longer than a client with the default schedule (four tries of 30 s) goes on retrying."""
+RETENTION_SECONDS: Final = 600.0
+"""Longer than a client with the default options goes on retrying: it waits 300 s for a lost server,
+and four tries take 50 s each, of which up to 20 s wait for work."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Replies that are remembered; the oldest go first."""
 _ENTRY_BYTES: Final = 400

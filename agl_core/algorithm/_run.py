@@ -39,6 +39,7 @@ class Run:
         metrics: The metrics saved so far, the last value of each.
         finished: Whether the algorithm has completed.
         reward_range: Lowest and highest possible reward, if the user declared them.
+        result_id: Id of the snapshot that is the result, if :meth:`set_result` was told.
     """
 
     name: str = ""
@@ -48,6 +49,7 @@ class Run:
         self.metrics: dict[str, float] = {}
         self.finished = False
         self.reward_range: RewardRange | None = None
+        self.result_id: str | None = None
         self._store = store
         self._prefix = f"run-{generate_id(_PREFIX_DIGITS)}"
 
@@ -101,9 +103,14 @@ class Run:
         """Mark the run as finished: resuming it does nothing, unless it is asked for more.
 
         Args:
-            has_result: Whether the latest resources in the store are its result.
+            has_result: Whether it has a result: the snapshot of :meth:`set_result`, else the latest
+                one in the store, which may be another run's.
         """
         self.finished = True
+
+    async def set_result(self, resources_id: str) -> None:
+        """Keep which snapshot is the result of the run, also of one that is then interrupted."""
+        self.result_id = resources_id
 
     async def put_resources(
         self, name: str, resources: NamedResources, *, latest: bool = True

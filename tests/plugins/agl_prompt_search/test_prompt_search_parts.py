@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from agl_adapters import TracerTraceToTriplet, TraceToMessages
-from agl_algorithm_kit import StoredRun
+from agl_algorithm_kit import StoredRun, stored_runs
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.types import LLM, PromptTemplate
@@ -75,6 +75,25 @@ class TestSnapshots:
         second = Snapshots(store, Run(store), lambda _: {"prompt": template("of the second")})
         assert await second.get("v1") != result.resources_id
         assert await store.get_latest_resources() == result
+
+    async def test_the_result_of_a_run_is_its_own_while_another_run_writes(self):
+        store = InMemoryLightningStore()
+        run = await StoredRun.open(store, "rooms")
+        made = snapshots(store, run)
+        await made.write_back("v1")
+        await store.update_resources("of-another", {"prompt": template("newer")})
+        interrupted = (await stored_runs(store))["rooms"]
+        assert (interrupted.resources_id, interrupted.finished) == ("rooms/v1", False)
+        again = await StoredRun.open(store, "rooms")
+        await again.save({"round": 1})
+        await again.finish()
+        finished = (await stored_runs(store))["rooms"]
+        assert (finished.resources_id, finished.finished) == ("rooms/v1", True)
+        more = await StoredRun.open(store, "rooms")
+        await more.reopen()
+        await snapshots(store, more).write_back("v2")
+        await more.finish()
+        assert (await stored_runs(store))["rooms"].resources_id == "rooms/v2"
 
     async def test_a_cancelled_task_still_writes_the_best_version_back(self):
         store = InMemoryLightningStore()

@@ -77,10 +77,11 @@ class Snapshots:
             return self._ids[version]
 
     async def write_back(self, version: str) -> None:
-        """Make a candidate's resources the latest in the store, also from a cancelled task."""
+        """Make a candidate the latest snapshot and the result, also from a cancelled task."""
         with anyio.CancelScope(shield=True):
             snapshot = await self.get(version)
             await self._store.update_resources(snapshot, self.resources_of(version))
+            await self._run.set_result(snapshot)
 
 
 def require_use(algorithm: str, state: SearchState[Any]) -> None:

@@ -53,7 +53,9 @@ class ToolForms:
             self._forms = {name: form for name, form, _ in _functions(dict(request or {}))}
         except CodecError:  # such a request never became one of chat
             self._forms = {}
-        self._names = {(form.name, form.namespace): name for name, form in self._forms.items()}
+        self._names: dict[tuple[Any, Any], str] = {
+            (form.name, form.namespace): name for name, form in self._forms.items()
+        }
 
     def name(self, tool: Json) -> Any:
         """Return the name in chat of the tool that a call or a choice of Responses names."""

@@ -138,7 +138,7 @@ def _decode(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def rollout_from(row: Row) -> Rollout:
     """Build a rollout from a row that begins with :data:`ROLLOUT_FIELDS`."""
-    values = dict(zip(ROLLOUT_FIELDS, row, strict=False))
+    values: dict[str, Any] = dict(zip(ROLLOUT_FIELDS, row, strict=False))
     return construct(Rollout, _decode(values, "input", "config", "metadata"))
 
 

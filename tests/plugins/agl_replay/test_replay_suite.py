@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 
 from agl_cli_kit import main
-from agl_replay import read_suite
+from agl_core.errors import ConfigError, SpansEvictedError
+from agl_replay import SuiteResult, read_suite
+from agl_replay.evaluation import record_evaluation
 from agl_scripted import Reply, ScriptedModels, SeenRequest
+from agl_store_memory import InMemoryLightningStore
+
+from .recorded_rollouts import run_agent
+from .replay_agents import WeatherAgent, weather_script
 
 # One worker runs all these tests, because each further worker would record the suite again.
 pytestmark = pytest.mark.xdist_group("replay_suite")
@@ -247,5 +253,58 @@ def test_rollouts_without_a_model_call_are_left_out(
     sys.modules.pop("suite_agent", None)
     before = (project / "suite.jsonl").read_bytes()
     assert main(["eval", "train.toml", "--record", "suite.jsonl", "--json"]) == 2
-    assert "there is no recording to write" in capsys.readouterr().err.splitlines()[-1]
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "there is no recording to write: rollout ro-" in line
+    assert line.endswith("cannot be replayed: it made no model call (and 2 more rollouts)")
     assert (project / "suite.jsonl").read_bytes() == before
+
+
+def test_what_a_replay_does_not_use_may_be_missing(evaluate: Any, project: Path):
+    text = (project / "train.toml").read_text()
+    unused = ("train_dataset", "test_dataset", "algorithm", "adapter", "proxy", "tracker")
+    missing = "".join(f'{key} = "gone.jsonl"\n' for key in unused)
+    (project / "train.toml").write_text(f'interceptors = ["gone:it"]\n{missing}{text}')
+    assert evaluate()[0] == 0
+
+
+def test_a_suite_without_recordings_is_refused_in_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+):
+    suite = project / "suite.jsonl"
+    suite.write_text(suite.read_text().splitlines()[0] + "\n")
+    capsys.readouterr()
+    assert main(["eval", "train.toml", "--replay", "suite.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    again = "record it again with `agl eval train.toml --record suite.jsonl`"
+    assert line.endswith(f"the suite suite.jsonl has no recording; {again}")
+    with pytest.raises(ConfigError, match="without recordings has no mean reward"):
+        SuiteResult([]).rewards  # noqa: B018
+
+
+class Evicting(InMemoryLightningStore):
+    """A store that has dropped the spans of a rollout."""
+
+    evicted = ""
+
+    async def query_spans(self, rollout_id: str, *args: Any, **kwargs: Any) -> Any:
+        if rollout_id == self.evicted:
+            raise SpansEvictedError(f"The spans of rollout {rollout_id} were evicted from memory")
+        return await super().query_spans(rollout_id, *args, **kwargs)
+
+
+async def test_rollouts_without_a_recording_are_left_out_with_the_reason(tmp_path: Path):
+    store, path = Evicting(), tmp_path / "suite.jsonl"
+    with ScriptedModels(weather_script) as models:
+        kept = await run_agent(WeatherAgent(), store, models)
+        evicted = await run_agent(WeatherAgent(), store, models)
+    store.evicted = evicted.rollout_id
+    waiting = await store.enqueue_rollout("never run")
+    ids = [waiting.rollout_id, evicted.rollout_id, kept.rollout_id]
+
+    assert await record_evaluation(store, ids, path, {}) == [
+        f"rollout {waiting.rollout_id} has no attempt yet",
+        f"The spans of rollout {evicted.rollout_id} were evicted from memory",
+    ]
+    assert [one.rollout.rollout_id for one in read_suite(path).recordings] == [kept.rollout_id]
+    with pytest.raises(ConfigError, match=r"no recording to write: rollout ro-\w+ has no attempt"):
+        await record_evaluation(store, ids[:1], path, {})

@@ -23,11 +23,15 @@ __all__ = ["UNUSED_KEYS", "live_model_list", "load_plan", "open_recording", "rep
 _TRAIN_FILE: Final = "train.toml"
 _FILES: Final = (".toml", ".yaml", ".yml", ".json")
 UNUSED_KEYS: Final = (
+    "adapter",
     "algorithm",
+    "interceptors",
     "llm_server",
     "proxy",
     "runner",
     "strategy",
+    "test_dataset",
+    "tracker",
     "train_dataset",
     "trainer",
     "val_dataset",

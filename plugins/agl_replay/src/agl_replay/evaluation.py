@@ -12,6 +12,7 @@ import click
 
 from agl_cli_kit import print_json, print_table
 from agl_core.algorithm import show_progress
+from agl_core.errors import ConfigError
 from agl_core.store import LightningStore
 from agl_core.types import Resource
 from agl_replay.cli import UNUSED_KEYS, live_model_list
@@ -43,13 +44,16 @@ async def record_evaluation(
         file_resources: Resources in the train file.
 
     Returns:
-        A line for each rollout that cannot be replayed and is left out.
+        A line for each rollout that is left out, with the reason.
 
     Raises:
-        ConfigError: No rollout can be replayed.
+        ConfigError: All are left out; a suite that is there stays as it is.
         OSError: The suite cannot be written.
     """
     recordings, left_out = await read_recordings(store, rollout_ids)
+    if left_out and not recordings:
+        others = f" (and {len(left_out) - 1} more rollouts)" if len(left_out) > 1 else ""
+        raise ConfigError(f"{path}: there is no recording to write: {left_out[0]}{others}")
     of_file = {
         name
         for name, resource in file_resources.items()
@@ -82,10 +86,16 @@ def replay_evaluation(
 
     Returns:
         1 if a task changed, or, with live models, if a reward became lower; otherwise 0.
+
+    Raises:
+        ConfigError: The suite cannot be read or is empty, or the train file has mistakes.
     """
     from agl_train import blame, read_train_file
 
     suite = read_suite(path)
+    if not suite.recordings:
+        how = f"record it again with `agl eval {file} --record {path}`"
+        raise ConfigError(f"the suite {path} has no recording; {how}")
     with blame(file):
         plan = read_train_file(file, (*overrides, "store=memory"), without=UNUSED_KEYS)
         trainer = plan.build_trainer(with_algorithm=False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from agl_core.agent import LitAgent
 from agl_core.algorithm import comparable
+from agl_core.errors import ConfigError
 from agl_core.runner import Hook
 from agl_core.tracer import Tracer
 from agl_replay.proxy import replay_proxy
@@ -44,7 +45,13 @@ class SuiteResult:
 
     @property
     def rewards(self) -> tuple[float, float]:
-        """The mean reward then and now; one without a reward is below all others."""
+        """The mean reward then and now; one without a reward is below all others.
+
+        Raises:
+            ConfigError: The suite has no recording.
+        """
+        if not self.results:
+            raise ConfigError("a suite without recordings has no mean reward; record it again")
         then, now = comparable(
             [one.recording.reward for one in self.results], [one.reward for one in self.results]
         )

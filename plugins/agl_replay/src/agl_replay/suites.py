@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from agl_core.errors import ConfigError
+from agl_core.errors import AttemptNotFoundError, ConfigError, SpansEvictedError
 from agl_core.genai import Json, dumps, loads, without_secrets
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, NamedResources, Resource, Rollout, RolloutConfig, Span
@@ -84,18 +84,18 @@ async def read_recordings(
     """Read the recordings of rollouts.
 
     Returns:
-        The recordings, and a line for each rollout that cannot be replayed.
+        The recordings, and a line for each rollout without one: it was never run, made no model
+        call that can be replayed, or its spans were dropped.
 
     Raises:
         RolloutNotFoundError: The store has no such rollout.
-        AttemptNotFoundError: A rollout was never run.
     """
     recordings: list[Recording] = []
     left_out: list[str] = []
     for rollout_id in rollout_ids:
         try:
             recordings.append(await read_recording(store, rollout_id))
-        except NotReplayableError as error:
+        except (AttemptNotFoundError, NotReplayableError, SpansEvictedError) as error:
             left_out.append(str(error))
     return recordings, left_out
 

@@ -108,6 +108,25 @@ def parsed_chat(response: dict[str, Any]) -> list[dict[str, Any]]:
     return message["parts"]
 
 
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+def test_all_parts_of_the_reasoning_are_replayed(protocol: Protocol):
+    """A content that is a list has its thoughts in several places."""
+    attributes = recorded(
+        [
+            {"type": "reasoning", "content": "First this. "},
+            {"type": "text", "content": "42"},
+            {"type": "reasoning", "content": "Then that."},
+        ]
+    )
+    whole = loads(answer_body(attributes, protocol, {}))
+    streamed = assembled(protocol, answer_chunks(attributes, protocol, {}))
+    for one in (whole, streamed):
+        assert parsed_chat(translate_response(protocol, "chat", one)) == [
+            {"type": "reasoning", "content": "First this. Then that."},
+            {"type": "text", "content": "42"},
+        ]
+
+
 def test_completions_are_as_recorded():
     attributes = recorded([{"type": "text", "content": "a b c " * 20}])
     request = {**ASKED, "logprobs": 1}

@@ -24,6 +24,8 @@ __all__ = ["answer_body", "answer_chunks"]
 
 _PIECES: Final = 16
 """Most chunks that a text is cut into."""
+_SAID: Final = {"reasoning": "reasoning_content", "refusal": "refusal"}
+"""Keys of a chat message by the kinds of parts of which it has one text each."""
 
 
 def answer_body(attributes: Mapping[str, Any], protocol: Protocol, request: Json) -> bytes:
@@ -178,10 +180,9 @@ def _message(parts: list[Json]) -> Json:
     if texts:
         message["content"] = "".join(text for text in texts if text is not None)
     for part in parts:
-        if part["type"] == "reasoning":
-            message["reasoning_content"] = part["content"]
-        elif part["type"] == "refusal":
-            message["refusal"] = part["content"]
+        if part["type"] in _SAID:
+            key = _SAID[part["type"]]
+            message[key] = message.get(key, "") + (part.get("content") or "")
         elif part["type"] == "tool_call":
             call = {"name": part.get("name"), "arguments": part.get("arguments") or ""}
             found = {"id": part.get("id"), "type": "function", "function": call}

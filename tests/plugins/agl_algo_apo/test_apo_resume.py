@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from agl_adapters import TraceToMessages
 from agl_algo_apo import APO
 from agl_algorithm_kit import StoredRun
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, RunFailedError
+from agl_core.status import INFRASTRUCTURE
 from agl_core.types import PromptTemplate, Span
 from agl_store_memory import InMemoryLightningStore
 
@@ -29,9 +30,10 @@ ROLLOUTS = 6 + 2 * 2 * 2  # the seed on all rows, and the training tasks; more r
 
 
 class Editor:
-    """A client that adds a plus, and kills the run at one of its calls."""
+    """A client that adds a plus, kills the run at one of its calls, and fails at others."""
 
-    def __init__(self, dies_at: int = -1) -> None:
+    def __init__(self, dies_at: int = -1, fails_at: Collection[int] = ()) -> None:
+        self.fails_at = fails_at
         self.chat = self.completions = self
         self.calls = 0
         self.dies_at = dies_at
@@ -42,6 +44,8 @@ class Editor:
         if self.calls == self.dies_at and self.victim is not None:
             self.victim.cancel()
         await asyncio.sleep(0)
+        if self.calls in self.fails_at:
+            raise RuntimeError("HTTP 429")
         asked = messages[-1]["content"]
         prompt = asked.split("<prompt_template>\n")[1].split("\n</prompt_template>")[0]
         text = f"{prompt} +{seed % 1000}" if "<critique>" in asked else "- More pluses."
@@ -187,3 +191,98 @@ async def test_a_finished_run_goes_on_with_more_rounds():
     more = await run(store, Editor())
     undisturbed = await run(InMemoryLightningStore(), Editor())
     assert outcome(more) == outcome(undisturbed)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 17))
+async def test_it_ends_as_if_no_save_had_failed(undisturbed: Any, monkeypatch: Any, fails_at: int):
+    store, saves = InMemoryLightningStore(), iter(range(1, 100))
+    save = StoredRun.save
+
+    async def failing(self: StoredRun, *args: Any, **kwargs: Any) -> None:
+        if next(saves) == fails_at:
+            raise ConnectionError("the store is gone")
+        await save(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRun, "save", failing)
+        with pytest.raises((ConnectionError, ExceptionGroup)):
+            await run(store, Editor())
+    resumed = await run(store, Editor())
+    assert outcome(resumed) == undisturbed[0]
+    assert await rollouts(store) == undisturbed[1]
+
+
+@pytest.mark.parametrize("sizes", [{"branch_factor": 2}, {"beam_width": 1}, {"val_batch_size": 2}])
+async def test_a_run_does_not_go_on_with_other_sizes(sizes: dict[str, Any]):
+    store = InMemoryLightningStore()
+    await run(store, Editor(), beam_rounds=1)
+    with pytest.raises(ConfigError, match=f"started with other {next(iter(sizes))}; resume it"):
+        await run(store, Editor(), **sizes)
+
+
+async def test_other_sizes_are_noticed_in_a_state_of_an_older_version():
+    store = InMemoryLightningStore()
+    await run(store, Editor())
+    session = await StoredRun.open(store, "rooms")
+    del session.state["plan"]
+    await session.save(session.state)
+    with pytest.raises(ConfigError, match="started with other beam_width or branch_factor"):
+        await run(store, Editor(), beam_width=3, beam_rounds=4)
+    more = await run(store, Editor(), beam_rounds=3)
+    assert more.state is not None
+    assert more.state.plan["beam_width"] == 2
+
+
+async def test_one_failed_call_does_not_end_a_resumed_round():
+    store = InMemoryLightningStore()
+    killed = await run(store, Editor(dies_at=3))
+    assert [one.version for one in killed.history] == ["v0", "v1"]
+    resumed = await run(store, Editor(fails_at=[1]))
+    assert resumed.state is not None
+    assert not resumed.state.stopped
+    assert resumed.state.rounds == 2
+    assert resumed.history[2].rejected == "no critique: RuntimeError: HTTP 429"
+
+
+async def test_a_run_without_answers_asks_again(undisturbed: Any):
+    store = InMemoryLightningStore()
+    with pytest.raises(RunFailedError, match="APO got no usable prompt in 2 proposals"):
+        await run(store, Editor(fails_at=range(100)))
+    resumed = await run(store, Editor())
+    assert outcome(resumed) == undisturbed[0]
+    assert await rollouts(store) == undisturbed[1]
+
+
+class Losing(InMemoryLightningStore):
+    """A store whose runners lose the proxy in the first rollout of some batches."""
+
+    lost = "v1-round-1"
+
+    async def update_attempt(self, rollout_id: str, *args: Any, **kwargs: Any) -> Any:
+        rollout = await self.get_rollout_by_id(rollout_id)
+        labels = (rollout and rollout.metadata) or {}
+        if (labels.get("batch"), labels.get("index")) == (self.lost, 0):
+            lost = {INFRASTRUCTURE: "proxy", "repeatable": False}
+            kwargs |= {"status": "failed", "metadata": lost}
+        return await super().update_attempt(rollout_id, *args, **kwargs)
+
+
+async def test_what_was_lost_is_measured_again_under_another_name(monkeypatch: Any):
+    store, saves = Losing(), iter(range(1, 100))
+    save = StoredRun.save
+
+    async def failing(self: StoredRun, state: Any, *args: Any, **kwargs: Any) -> None:
+        if "v2-round-1" in state["batches"] and next(saves) == 2:
+            raise ConnectionError("the store is gone")
+        await save(self, state, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRun, "save", failing)
+        with pytest.raises((ConnectionError, ExceptionGroup)):
+            await run(store, Editor())
+    resumed = await run(store, Editor())
+    assert resumed.state is not None
+    assert resumed.state.batches["v1-round-1-2"] == 1
+    pluses = {one.version: one.prompt.count("+") for one in resumed.history}
+    for one in resumed.history:
+        assert one.rewards == {row: float(pluses[one.version] > row % 3) for row in one.rewards}

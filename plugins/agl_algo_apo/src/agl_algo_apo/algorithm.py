@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from agl_algo_apo.config import APOConfig
 from agl_algo_apo.proposals import Proposer, read_prompts
@@ -55,6 +55,9 @@ from agl_prompt_search import (
 __all__ = ["APO"]
 
 T = TypeVar("T")
+
+_FIXED_OPTIONS: Final = {"beam_width", "branch_factor", "gradient_batch_size", "val_batch_size"}
+"""Options that a resumed run must not change: they number its candidates and choose its tasks."""
 
 
 class APO(Algorithm, Generic[T]):
@@ -102,7 +105,8 @@ class APO(Algorithm, Generic[T]):
         Raises:
             ValueError: A dataset is missing or empty, the adapter is not a ``TraceToMessages``, or
                 the initial resources hold no prompt template or a malformed one.
-            ConfigError: A model refuses calls, or the run was started with another prompt.
+            ConfigError: A model refuses calls, or the run was started with another prompt, other
+                tasks or other sizes.
             RunFailedError: The models gave no usable prompt.
         """
         config, store, run = self.config, self.get_store(), self.get_run()
@@ -185,14 +189,15 @@ class APO(Algorithm, Generic[T]):
         """Return the saved state of a run, or a new one.
 
         Raises:
-            ConfigError: The run was started with another prompt or other tasks.
+            ConfigError: The run was started with another prompt, other tasks or other sizes.
         """
+        plan = self.config.model_dump(include=_FIXED_OPTIONS)
         if run.state is None:
             seed = self.config.seed
             if seed is None:
                 seed = SystemRandom().getrandbits(32)
             first = Candidate(version="v0", prompt=template.template)
-            return APOState(seed=seed, history=[first], tasks=tasks)
+            return APOState(seed=seed, history=[first], tasks=tasks, plan=plan)
         state = APOState.model_validate(run.state)
         if state.candidate("v0").prompt != template.template:
             raise ConfigError(
@@ -205,7 +210,23 @@ class APO(Algorithm, Generic[T]):
                     f"the run {run.name!r} was started with other tasks; choose another name",
                     path=name,
                 )
+        self._check_plan(run, state, plan)
+        state.plan = plan
+        state.forget_unanswered()
         return state
+
+    def _check_plan(self, run: Run, state: APOState, plan: dict[str, int]) -> None:
+        changed = [name for name, value in state.plan.items() if plan.get(name) != value]
+        # States of older versions have no plan, but candidates whose numbers tell their rounds.
+        per_round = self.config.proposals_per_round
+        if any(one.round != (one.number - 1) // per_round + 1 for one in state.history):
+            changed = changed or ["beam_width or branch_factor"]
+        if changed:
+            raise ConfigError(
+                f"the run {run.name!r} was started with other {', '.join(changed)}; resume it with "
+                "the same, or choose another name",
+                path="algorithm",
+            )
 
     def get_best_prompt(self) -> PromptTemplate:
         """Return the best prompt of the current or last run.

@@ -96,6 +96,7 @@ class Proposer:
             problem = reply.problem or "the answer has thoughts only"
             candidate.rejected = f"no critique: {problem}"
             candidate.unusable = problem != self.model.limit()
+            candidate.unanswered = candidate.unusable and bool(reply.problem)
             return
         reply = await self._ask("edit", rng, None, **shown, critique=candidate.critique)
         candidate.prompt, mistake = self._rules.read(reply.text, parent)
@@ -107,6 +108,7 @@ class Proposer:
             candidate.rejected = mistake
         limited = bool(reply.problem) and reply.problem == self.model.limit()
         candidate.unusable = bool(candidate.rejected) and not limited
+        candidate.unanswered = candidate.unusable and bool(reply.problem)
 
     async def _ask(
         self, purpose: Purpose, rng: Random, subject: Subject | None, **values: object

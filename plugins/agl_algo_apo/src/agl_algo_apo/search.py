@@ -12,6 +12,7 @@ import anyio
 from agl_adapters import TraceToMessages
 from agl_algo_apo.config import APOConfig
 from agl_algo_apo.proposals import Proposer
+from agl_algo_apo.ranking import rank
 from agl_algo_apo.state import APOState, Candidate
 from agl_algorithm_kit import run_batch
 from agl_core.algorithm import BatchOutcome, Run, batch_iter_over_dataset
@@ -112,7 +113,8 @@ class BeamSearch:
             model = self._proposer.model
             answers, failures = model.answers, model.failures
             await self._propose(number)
-            if model.failures > failures and model.answers == answers:
+            in_vain = all(one.unusable for one in state.proposed_in(number))
+            if in_vain and model.failures > failures and model.answers == answers:
                 self._stop_without_answers(number)
                 return
             await self._select(number)
@@ -129,7 +131,7 @@ class BeamSearch:
 
     def _stop_without_answers(self, number: int) -> None:
         proposed = self._state.proposed_in(number)
-        reason = next(one.rejected for one in proposed if one.rejected)
+        reason = next((one.rejected for one in proposed if one.rejected), "no proposal was made")
         self._stop_if(f"the models gave no answer in round {number}: {reason}")
 
     # -- proposals -------------------------------------------------------------------------------
@@ -226,23 +228,22 @@ class BeamSearch:
         """Score beam and proposals on the same rows, keep the best, measure the leader on all."""
         state = self._state
         rows = self._rows(number)
-        beam = [state.candidate(version) for version in state.beam]
+        # States of older versions may hold this round's beam already, or a prompt twice.
+        known = map(state.candidate, dict.fromkeys(state.beam))
+        beam = [candidate for candidate in known if candidate.round < number]
         fresh = [one for one in state.proposed_in(number) if not one.rejected]
         await self._measure([*beam, *fresh], rows, f"round-{number}")
-        scores: list[tuple[tuple[float, int], Candidate]] = []
-        for candidate in [*beam, *fresh]:
-            mean = candidate.mean(rows)
-            if mean is not None:
-                scores.append(((-mean, candidate.failures(rows)), candidate))
-            elif candidate in fresh:
+        for candidate in fresh:
+            if candidate.mean(rows) is None:
                 candidate.rejected = "none of its rollouts succeeded"
-        if not scores:
+        measured = [one for one in [*beam, *fresh] if one.mean(rows) is not None]
+        if not measured:
             return  # no prompt was measured, so the beam stays
-        # Of equal prompts the newer one stays, so that edits without a visible gain can add up.
-        scores.sort(key=lambda pair: (pair[0], -pair[1].number))
-        state.beam = [one.version for _, one in scores[: self._config.beam_width]]
-        leader = scores[0][1]
+        ranked = rank(measured, rows)
+        leader = ranked[0]
         await self._measure([leader], range(len(self._val)), f"round-{number}-leader")
+        # Not before: a run that is killed meanwhile selects again, from the same beam.
+        state.beam = [one.version for one in ranked[: self._config.beam_width]]
         best = state.candidate(state.best)
         if leader.beats(best) or not best.rewards:
             state.best = leader.version
@@ -267,7 +268,7 @@ class BeamSearch:
 
         async def measure(candidate: Candidate, missing: list[int], concurrent: int) -> None:
             tasks = [self._val[row] for row in missing]
-            name = f"{candidate.version}-{occasion}"
+            name = self._state.name_batch(f"{candidate.version}-{occasion}")
             outcomes = await self._batch(candidate, tasks, "val", name, concurrent)
             for row, outcome in zip(missing, outcomes, strict=True):
                 if outcome.started and outcome.infrastructure is None:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, Field, PrivateAttr
 
@@ -19,6 +19,9 @@ __all__ = ["Candidate", "CurvePoint", "SearchState"]
 
 
 logger = logging.getLogger(__name__)
+
+_LEAST_SHARE: Final = 0.5
+"""Share of a candidate's rows on which another one must be better: fewer may just be easy ones."""
 
 
 class Candidate(BaseModel):
@@ -119,9 +122,12 @@ class Candidate(BaseModel):
     def beats(self, other: Candidate) -> bool:
         """Return whether it is strictly better on the rows that both were measured on.
 
-        Of equal scores the one with fewer failures is better.
+        Of equal scores the one with fewer failures is better. On fewer than half of the other's
+        rows, which is what the infrastructure left of the rest, it is not.
         """
         shared = sorted(self.rewards.keys() & other.rewards.keys())
+        if len(shared) < _LEAST_SHARE * len(other.rewards):
+            return False
         own, others = self.mean(shared), other.mean(shared)
         if own is None or others is None:
             return False

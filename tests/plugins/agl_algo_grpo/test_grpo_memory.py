@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agl_algo_grpo.batches import Row
 from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.optimizer import Optimizer
 from agl_algo_grpo.policy import Policy
 from agl_algo_grpo.update import _add_gradients, update
 
@@ -231,3 +232,28 @@ def test_rows_pass_the_model_once_where_their_own_values_suffice(tmp_path: Path)
     assert passes(overlap=1) == 1
     assert passes(temperature=0.5, epochs=2) == 2
     assert passes(minibatches=2) == 3  # the second would see an updated policy
+
+
+def test_an_offloaded_optimiser_is_restored_without_its_device():
+    """All states together may not fit there; a device that takes none stands for it."""
+    saved = {"exp_avg": torch.ones(3), "exp_avg_sq": torch.ones(3), "step": torch.tensor(2.0)}
+    parameter = torch.nn.Parameter(torch.zeros(3, device="meta"))
+    made = Optimizer([parameter], learning_rate=0.1, weight_decay=0.2, offload=True)
+    made.load_state_dict({"state": {0: saved}, "param_groups": [{"params": [0]}]})
+    assert {value.device.type for value in made.states} == {"cpu"}
+    assert made.state_dict()["state"][0].keys() == saved.keys()
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_resumed_optimiser_has_the_configured_options(offload: bool):
+    def make_one(decay: float) -> Optimizer:
+        parameter = torch.nn.Parameter(torch.ones(3))
+        parameter.grad = torch.ones(3)
+        return Optimizer([parameter], learning_rate=0.1, weight_decay=decay, offload=offload)
+
+    first, second = make_one(0.1), make_one(0.5)
+    first.step()
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict()["param_groups"][0]["weight_decay"] == 0.5
+    second.step()
+    assert second.state_dict()["state"][0]["step"] == 2

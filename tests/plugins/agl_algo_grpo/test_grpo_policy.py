@@ -217,15 +217,70 @@ def test_checkpoints_of_another_model_are_refused(models: Path, tmp_path: Path):
         Policy(GRPOConfig(model="m"), tmp_path)
 
 
-def test_gradients_that_are_not_finite_are_not_applied(models: Path):
+def test_gradients_that_are_not_finite_are_not_applied_and_end_a_run_if_they_stay(models: Path):
     one, config = policy(models)
     before = weights(one)
-    batch = rows()
-    batch[0] = replace(batch[0], advantages=torch.full_like(batch[0].logprobs, float("nan")))
-    with pytest.raises(FloatingPointError, match="learning rate"):
-        update(one, batch, config, 0)
+    good = rows()
+    bad = [replace(good[0], advantages=torch.full_like(good[0].logprobs, math.nan)), *good[1:]]
+    for step in range(4):
+        figures = update(one, bad, config, step)
+        assert figures["refused_updates"] == 1
+        assert math.isnan(figures["grad_norm"])
     after = weights(one)
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+    figures = update(one, good, config, 4)
+    assert figures["refused_updates"] == 0
+    for step in range(4):
+        update(one, bad, config, step)
+    with pytest.raises(FloatingPointError, match="in 5 updates in a row; lower the learning rate"):
+        update(one, bad, config, 4)
+
+
+def test_an_update_that_is_not_applied_leaves_the_figures_of_the_others(models: Path):
+    one, config = policy(models, minibatches=3)
+    batch = rows()
+    nan = [r.advantages * math.nan if r.rollout == 2 else r.advantages for r in batch]
+    batch = [replace(row, advantages=one) for row, one in zip(batch, nan, strict=True)]
+    figures = update(one, batch, config, 0)
+    assert figures["refused_updates"] == 1
+    assert all(math.isfinite(figures[name]) for name in ("loss", "kl", "grad_norm"))
+
+
+def test_figures_are_means_of_the_updates_that_were_made(models: Path):
+    few, most = policy(models, minibatches=8), policy(models, minibatches=6)  # of six rollouts
+    found, expected = (update(one, rows(), config, 0) for one, config in (few, most))
+    for name in ("loss", "kl", "grad_norm"):
+        assert found[name] == expected[name]
+
+
+@pytest.mark.parametrize(
+    ("shift", "advantage", "dual", "share"),
+    [
+        (-1.0, 1.0, None, 1.0),  # far likelier than when it was sampled, and to become likelier
+        (-1.0, -1.0, None, 0.0),
+        (1.0, -1.0, None, 1.0),
+        (1.0, 1.0, None, 0.0),
+        (-2.0, -1.0, 3.0, 1.0),
+        (-1.0, -1.0, 3.0, 0.0),  # a ratio of 2.7
+    ],
+)
+def test_clipped_tokens_are_those_without_a_gradient(
+    models: Path, shift: float, advantage: float, dual: float | None, share: float
+):
+    one, config = policy(models, clip_dual=dual)
+    batch = rows()
+    now = one.evaluate(batch)
+    batch = [
+        replace(
+            row,
+            logprobs=(values.raw + shift) * row.mask,
+            advantages=torch.full_like(row.logprobs, advantage),
+        )
+        for row, values in zip(batch, now, strict=True)
+    ]
+    figures = update(one, batch, config, 0)
+    assert figures["clipped"] == share
+    assert (figures["grad_norm"] == 0) == bool(share)
 
 
 def test_an_update_follows_the_sign_of_the_advantage(models: Path):

@@ -39,7 +39,6 @@ class Optimizer:
             self._adamw = torch.optim.AdamW(self._parameters, fused=True, **options)
         except RuntimeError:  # the device has no fused kernel
             self._adamw = torch.optim.AdamW(self._parameters, **options)
-        self._fused = self._group["fused"]
 
     @property
     def _group(self) -> dict[str, Any]:
@@ -77,12 +76,16 @@ class Optimizer:
         return self._adamw.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint; which kernel is used is this optimiser's own choice."""
-        self._adamw.load_state_dict(state)
-        self._group["fused"] = self._fused
-        if self._offload:
-            for parameter in self._parameters:
-                self._move(parameter, torch.device("cpu"))
+        """Continue from a checkpoint's states, with this optimiser's own kernel and options."""
+        if not self._offload:
+            own = self._adamw.state_dict()["param_groups"]
+            self._adamw.load_state_dict({**state, "param_groups": own})
+            return
+        # PyTorch would first move the states of all parameters to their device.
+        for index, parameter in enumerate(self._parameters):
+            if index in state["state"]:
+                found: dict[str, Tensor] = state["state"][index]
+                self._adamw.state[parameter] = {k: v.to("cpu") for k, v in found.items()}
 
     def _move(self, parameter: Tensor, device: torch.device) -> None:
         state: dict[str, Tensor] = self._adamw.state.get(parameter, {})

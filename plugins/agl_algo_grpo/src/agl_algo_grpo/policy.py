@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _STATE: Final = "trainer.pt"
+_MOST_REFUSED: Final = 5
+"""Updates in a row whose gradients are not finite, after which a run stops: single rows overflow
+now and then, but weights that have diverged stay so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class Policy:
         self._head = Head(self.model, self.dtype)
         self._reference: Head | None = None
         self._checkpoints = False
+        self._refused = 0
+        """Number of the last updates in a row that were not applied."""
         if config.gradient_checkpointing is True:
             self._checkpoint_gradients()
         self.micro_batches = MicroBatches(
@@ -187,17 +193,24 @@ class Policy:
     def step(self) -> float:
         """Apply the gradients and clear them; return their norm before clipping.
 
+        If the norm is not finite, nothing is applied.
+
         Raises:
-            FloatingPointError: The norm is not finite; nothing was applied.
+            FloatingPointError: That was so several times in a row.
         """
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self._config.max_grad_norm))
-        if norm != norm or norm in (float("inf"), float("-inf")):
-            self._optimizer.zero_grad()
-            raise FloatingPointError(
-                f"the norm of the gradients is {norm}; lower the learning rate"
-            )
-        self._optimizer.step()
+        if math.isfinite(norm):
+            self._optimizer.step()
+            self._refused = 0
+        else:
+            self._refused += 1
+            logger.warning("the norm of the gradients is %s; the update is left out", norm)
         self._optimizer.zero_grad()
+        if self._refused >= _MOST_REFUSED:
+            raise FloatingPointError(
+                f"the norm of the gradients is {norm}, in {self._refused} updates in a row; lower "
+                "the learning rate"
+            )
         return norm
 
     def _shares_prefixes(self) -> bool:

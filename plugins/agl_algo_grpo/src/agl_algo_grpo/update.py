@@ -45,8 +45,10 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
     Returns:
         Metrics: ``logprob_delta``, ``logprob_delta_mean`` and ``logprob_delta_p99`` (largest, mean
         and 99th percentile of such differences), ``entropy``, ``staleness`` (mean of the rows),
-        ``loss``, ``kl``, ``clipped`` (share of tokens), ``ratio_max``, ``grad_norm``,
-        ``learning_rate``, ``computed_tokens`` (of one pass over all rows, padding included).
+        ``loss``, ``kl`` and ``grad_norm`` (means of the updates), ``refused_updates`` (not applied,
+        since their gradients were not finite), ``clipped`` (share of tokens without a gradient
+        because of their ratio), ``ratio_max``, ``learning_rate``, ``computed_tokens`` (of one pass
+        over all rows, padding included).
     """
     served, rows = rows, list(rows)
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
@@ -63,7 +65,8 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
 
     learning_rate = policy.set_learning_rate(step)
     total = _Sums()
-    grad_norm, updates = 0.0, config.epochs * config.minibatches
+    norms: list[float] = []
+    refused = 0
     for part in _minibatches(rows, config, generator):
         members = [rows[i] for i in part]
         if known is None:  # with one minibatch, part is all rows
@@ -72,16 +75,22 @@ def update(policy: Policy, rows: Sequence[Row], config: GRPOConfig, step: int) -
             rows = denominators.of_rows(rows, known)
         else:
             found = _add_gradients(policy, members, config)
+        norm = policy.step()
+        if math.isfinite(norm):
+            norms.append(norm)
+        else:
+            refused += 1
+            found = replace(found, loss=0.0, kl=0.0)  # their sums would not be finite either
         total.add(found)
-        grad_norm += policy.step() / updates
     assert known is not None
     sampled = sum(int(row.predicted.sum()) for row in rows)
     return _compared(served, known) | {
         "computed_tokens": total.tokens / config.epochs,
-        "loss": total.loss / updates,
-        "kl": total.kl / updates,
+        "loss": total.loss / len(norms) if norms else math.nan,
+        "kl": total.kl / len(norms) if norms else math.nan,
         "clipped": total.clipped / sampled / config.epochs,
-        "grad_norm": grad_norm,
+        "grad_norm": sum(norms) / len(norms) if norms else math.nan,
+        "refused_updates": refused,
         "ratio_max": total.ratio_max,
         "learning_rate": learning_rate,
     }
@@ -167,9 +176,12 @@ def _loss(logprobs: Tensor, batch: Batch, config: GRPOConfig, sums: _Sums) -> Te
         sums.kl += float((divergence.detach() * batch.weights).sum())
     loss = (losses * batch.weights).sum()
     ratio = log_ratio.detach().exp()
-    outside = (ratio < 1 - config.clip_low) | (ratio > 1 + config.clip_high)
+    rises, falls = batch.advantages > 0, batch.advantages < 0
+    clipped = (rises & (ratio > 1 + config.clip_high)) | (falls & (ratio < 1 - config.clip_low))
+    if config.clip_dual is not None:
+        clipped |= falls & (ratio > config.clip_dual)
     sums.loss += float(loss.detach())
-    sums.clipped += int(outside.sum())
+    sums.clipped += int(clipped.sum())
     if len(ratio):  # rows of one token have nothing to train
         sums.ratio_max = max(sums.ratio_max, float(ratio.max()))
     return loss

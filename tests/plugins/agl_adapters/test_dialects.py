@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_adapters import is_model_call
+from agl_adapters import is_model_call, system_text
 from agl_adapters.dialects import DIALECTS
-from agl_adapters.model_call import ModelCall, at, parse_literal
+from agl_adapters.literals import parse_json, parse_literal
+from agl_adapters.model_call import ModelCall, at
 from agl_adapters.vocabulary import Vocabulary, compile_fields, vocabulary
 from agl_core.adapter import Dialect, Repair
 from agl_core.otel._attributes import flatten_attributes
@@ -129,6 +130,7 @@ def test_a_path_that_does_not_exist_gives_none() -> None:
 @given(st.text(alphabet="[]{}(),:'\"0123456789.ab \\", max_size=40))
 def test_parsing_never_fails(text: str) -> None:
     parse_literal(text)
+    parse_json(text)
 
 
 def test_parsing_knows_json_and_python() -> None:
@@ -138,6 +140,24 @@ def test_parsing_knows_json_and_python() -> None:
     assert parse_literal("7") == "7"
     deep = "[" * 100_000
     assert parse_literal(deep) == deep
+    # Text of a model may be Python, and stays what it is where a tool writes JSON.
+    assert parse_json('{"a": null}') == {"a": None}
+    for python in ("{'a': None}", "(1, 2)", deep):
+        assert parse_json(python) == python
+
+
+@pytest.mark.parametrize(
+    ("system", "text"),
+    [
+        ('[{"type": "text", "content": "be"}, {"type": "blob"}, "brief"]', "be\nbrief"),
+        ("be brief", "be brief"),
+        ("[]", ""),
+        (None, ""),
+    ],
+)
+def test_instructions_beside_the_messages_are_one_text(system: str | None, text: str) -> None:
+    given = {} if system is None else {"gen_ai.system_instructions": system}
+    assert system_text(ModelCall(given)) == text
 
 
 json_values = st.recursive(

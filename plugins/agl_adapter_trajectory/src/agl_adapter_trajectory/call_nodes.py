@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from agl_adapter_trajectory.graph import MessageGraph, SampledAnswer
 from agl_adapter_trajectory.rows import read_logprobs
-from agl_adapters import MatchedCall, ModelCall, to_messages
+from agl_adapters import MatchedCall, ModelCall, system_text, to_messages
 
 __all__ = ["add_call"]
 
@@ -68,11 +68,9 @@ def _messages(call: ModelCall, field: str) -> list[dict[str, Any]]:
     shape = row.prompt_shape if field == "prompt" else row.completion_shape
     found = to_messages(cast("list[Any]", raw), shape)
     if field == "prompt":
-        system, _ = call.structure("system")
-        parts = cast("list[Any]", system) if isinstance(system, list) else []
-        texts = [str(part["content"]) for part in parts if _has(part, "content")]
-        if texts:
-            found.insert(0, {"role": "system", "content": "\n".join(texts)})
+        system = system_text(call)
+        if system:
+            found.insert(0, {"role": "system", "content": system})
     return found
 
 

@@ -20,6 +20,7 @@ from agl_adapters.recorded_calls import (
     failed_at_server,
     is_broken,
     sent_messages,
+    system_text,
 )
 from agl_adapters.rewards import match_rewards
 from agl_adapters.sampling import altered_sampling
@@ -68,6 +69,7 @@ __all__ = [
     "leave_out_auxiliary",
     "match_rewards",
     "sent_messages",
+    "system_text",
     "to_messages",
     "total_tokens",
     "with_conventions",

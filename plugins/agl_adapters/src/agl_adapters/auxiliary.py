@@ -25,9 +25,16 @@ from itertools import combinations
 from typing import Any, Final, NamedTuple, cast
 
 from agl_adapters.auxiliary_rules import purpose_of
+from agl_adapters.literals import as_text
 from agl_adapters.model_call import ModelCall
 from agl_adapters.prefix_index import PrefixIndex
-from agl_adapters.recorded_calls import answers_of, ended_by_agent, overlap, sent_messages
+from agl_adapters.recorded_calls import (
+    answers_of,
+    ended_by_agent,
+    overlap,
+    sent_messages,
+    system_text,
+)
 from agl_core.adapter import CallRule, RecordedCall
 from agl_core.plugins import Registry, get_registry
 from agl_core.types import Span
@@ -137,7 +144,8 @@ class _Attempt:
         others = [number for number in range(len(self._calls)) if number != place]
         if any(_offers_tools(self._calls[number][1]) for number in others):
             return True
-        said = "\n".join(map(_text_of, sent_messages(self._calls[place][1]) or ()))
+        sent = sent_messages(self._calls[place][1]) or ()
+        said = "\n".join(as_text(message["content"]) for message in sent)
         return any(self._repeats(said, number) for number in others) or any(
             self._continues(later, earlier) for earlier, later in combinations(others, 2)
         )
@@ -231,23 +239,11 @@ def _offers_tools(call: ModelCall) -> bool:
     return bool(tools)
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else json.dumps(content, default=str)
-
-
 def _recorded(span: Span, call: ModelCall) -> RecordedCall:
     messages = sent_messages(call) or []
-    system, _ = call.structure("system")
+    system = system_text(call)
     if system:
-        parts = cast("list[Any]", system) if isinstance(system, list) else [system]
-        texts = [
-            str(cast("Mapping[str, Any]", part).get("content", ""))
-            if isinstance(part, dict)
-            else str(part)
-            for part in parts
-        ]
-        messages.insert(0, {"role": "system", "content": "\n".join(texts)})
+        messages.insert(0, {"role": "system", "content": system})
     answers = answers_of(call)
     answer: Any = answers[0]["content"] if answers else ""
     tools, _ = call.structure("tools")

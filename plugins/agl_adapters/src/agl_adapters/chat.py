@@ -6,7 +6,6 @@ repeated here, because the core does not depend on the OpenAI package.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, Literal, NotRequired, cast
@@ -14,7 +13,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from agl_adapters.model_call import at, numbered, parse_literal
+from agl_adapters.literals import as_list, as_text, parse_literal
+from agl_adapters.model_call import at, numbered
 from agl_core.adapter import AdapterReport, Dialect, MessageShape, Reason
 from agl_core.errors import InvalidArgumentError
 
@@ -142,8 +142,8 @@ def to_messages(
             )
             if value is not None
         }
-        calls = [_tool_call(call, shape) for call in _list(_get(found, shape.tool_calls))]
-        parts: Sequence[Any] = _list(_get(found, shape.parts)) if shape.parts else ()
+        calls = [_tool_call(call, shape) for call in as_list(_get(found, shape.tool_calls))]
+        parts: Sequence[Any] = as_list(_get(found, shape.parts)) if shape.parts else ()
         messages += _with_parts(message, calls, parts, shape, report)
     return messages
 
@@ -227,7 +227,7 @@ def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
         InvalidArgumentError: A definition is not a mapping.
     """
     tools: list[dict[str, Any]] = []
-    for item in _list(parse_literal(raw)):
+    for item in as_list(raw):
         inner = _get(item, row.tool_inside) if row and row.tool_inside else None
         tool = parse_literal(item if inner is None else inner)
         if not isinstance(tool, Mapping):
@@ -248,7 +248,7 @@ def to_tools(raw: Any, row: Dialect | None) -> list[dict[str, Any]] | None:
 
 def image_urls(raw: Any, shape: MessageShape) -> list[str]:
     """Return the URLs of the images in messages of a dialect, in order."""
-    messages = _list(raw)
+    messages = as_list(raw)
     if shape.parts:
         messages = to_messages(messages, shape)
     urls: list[str] = []
@@ -256,7 +256,7 @@ def image_urls(raw: Any, shape: MessageShape) -> list[str]:
         content = numbered(_get(message, "content"))
         if isinstance(content, str) and not content.startswith("["):
             continue
-        for part in _list(parse_literal(content)):
+        for part in as_list(content):
             url = _get(part, "image_url/url")
             if isinstance(url, str):
                 urls.append(url)
@@ -267,15 +267,3 @@ def _get(value: Any, path: str) -> Any:
     if "/" in path:
         return at(value, path.split("/"))
     return cast("Mapping[str, Any]", value).get(path) if isinstance(value, Mapping) else None
-
-
-def _list(value: Any) -> Sequence[Any]:
-    value = parse_literal(value)
-    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else []
-
-
-def as_text(value: Any) -> str:
-    """Return text unchanged, None as ``""``, and any other value as JSON."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

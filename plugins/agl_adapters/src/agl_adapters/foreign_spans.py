@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final, cast
 
+from agl_adapters.literals import as_list, as_text, parse_json
 from agl_core.genai import MALFORMED, input_messages, output_messages
 from agl_core.types import Span
 
@@ -77,13 +77,13 @@ _Read = tuple[list[_Json], _Json | None, _Json]
 def _vercel(attributes: Mapping[str, Any]) -> _Read:
     sent = [
         one
-        for message in _list(attributes.get("ai.prompt.messages"))
+        for message in as_list(attributes.get("ai.prompt.messages"))
         for one in _vercel_message(message)
     ]
     text = attributes.get("ai.response.text") or attributes.get("ai.response.object")
-    calls = [_vercel_call(call) for call in _list(attributes.get("ai.response.toolCalls"))]
+    calls = [_vercel_call(call) for call in as_list(attributes.get("ai.response.toolCalls"))]
     answer = _answer(text, calls, attributes.get("ai.response.reasoning"))
-    tools = [_parsed(tool) for tool in _list(attributes.get("ai.prompt.tools"))]
+    tools = [parse_json(tool) for tool in as_list(attributes.get("ai.prompt.tools"))]
     reason = attributes.get("ai.response.finishReason")
     more: _Json = {
         "gen_ai.response.id": attributes.get("ai.response.id"),
@@ -119,7 +119,11 @@ def _vercel_message(message: _Json) -> Iterator[_Json]:
                 found = part.get("output", part.get("result"))
                 if isinstance(found, dict) and "value" in found:  # AI SDK 5: {type, value}
                     found = cast("_Json", found)["value"]
-                yield {"role": "tool", "content": _text(found), "tool_call_id": part["toolCallId"]}
+                yield {
+                    "role": "tool",
+                    "content": as_text(found),
+                    "tool_call_id": part["toolCallId"],
+                }
             case _:
                 texts.append(part)
     if texts or calls or reasoning:
@@ -185,7 +189,7 @@ def _gemini_messages(content: _Json) -> Iterator[_Json]:
             calls.append(_call(call.get("id") or call["name"], call["name"], call.get("args")))
         elif (answered := part.get("function_response")) is not None:
             id_ = answered.get("id") or answered["name"]
-            found = _text(answered.get("response"))
+            found = as_text(answered.get("response"))
             yield {"role": "tool", "content": found, "tool_call_id": id_}
         elif part.get("text") is not None and part.get("thought"):
             reasoning.append(part["text"])
@@ -202,7 +206,7 @@ def _gemini_messages(content: _Json) -> Iterator[_Json]:
 
 
 def _langfuse(attributes: Mapping[str, Any]) -> _Read:
-    given = _parsed(attributes.get("langfuse.observation.input"))
+    given = parse_json(attributes.get("langfuse.observation.input"))
     tools: Any = None
     if isinstance(given, dict) and "messages" in given:
         tools = cast("_Json", given).get("tools")
@@ -210,7 +214,7 @@ def _langfuse(attributes: Mapping[str, Any]) -> _Read:
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     sent = cast("list[_Json]", given if isinstance(given, list) else [given] if given else [])
-    output = _parsed(attributes.get("langfuse.observation.output"))
+    output = parse_json(attributes.get("langfuse.observation.output"))
     if isinstance(output, list) and output:
         output = cast("list[Any]", output)[-1]
     answer = cast("_Json", output) if isinstance(output, dict) else _answer(output, [], None)
@@ -240,34 +244,17 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], _Read]]] = {
 def _answer(text: Any, calls: list[_Json], reasoning: Any) -> _Json | None:
     if not text and not calls and not reasoning:
         return None
-    made: _Json = {"role": "assistant", "content": _text(text) if text else None}
+    made: _Json = {"role": "assistant", "content": as_text(text) if text else None}
     return made | _given({"tool_calls": calls, "reasoning": reasoning})
 
 
 def _call(call_id: Any, name: Any, arguments: Any) -> _Json:
-    function = {"name": name, "arguments": _text({} if arguments is None else arguments)}
+    function = {"name": name, "arguments": as_text({} if arguments is None else arguments)}
     return {"id": call_id, "type": "function", "function": function}
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _parsed(value: Any) -> Any:
-    """Parse JSON text that holds a list or an object; return any other value unchanged."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        with suppress(ValueError, RecursionError):
-            return json.loads(value)
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    parsed = _parsed(value)
-    return list(cast("list[Any]", parsed)) if isinstance(parsed, (list, tuple)) else []
-
-
 def _dict(value: Any) -> _Json:
-    parsed = _parsed(value)
+    parsed = parse_json(value)
     return cast("_Json", parsed) if isinstance(parsed, dict) else {}
 
 

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from agl_adapters.auxiliary import auxiliary_calls
-from agl_adapters.chat import as_text, check_message, to_messages, to_tools
+from agl_adapters.chat import check_message, to_messages, to_tools
 from agl_adapters.config import MessagesConfig
 from agl_adapters.dialects import GEN_AI_PARTS
+from agl_adapters.literals import as_text
 from agl_adapters.model_call import ModelCall, at
 from agl_adapters.otel_spans import as_spans
 from agl_adapters.recorded_calls import (

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, cast
 
+from agl_adapters.literals import parse_literal
 from agl_adapters.vocabulary import FieldTable, Source, vocabulary
 from agl_core.adapter import Dialect, Repair
 from agl_core.otel import unflatten_attributes
@@ -278,20 +276,6 @@ def numbered(value: Any) -> Any:
     entries = cast("Mapping[str, Any]", value)
     keys = sorted((key for key in entries if str(key).isdecimal()), key=int)
     return [entries[key] for key in keys] or entries
-
-
-def parse_literal(value: Any) -> Any:
-    """Parse text that holds a list or mapping, in JSON or in Python's notation.
-
-    LiteLLM writes some attributes as the ``str`` of a Python object. Any other value, and text
-    that does not parse, is returned unchanged.
-    """
-    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{", "("}:
-        return value
-    for parse in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return parse(value)
-    return value
 
 
 def _integers(value: Any) -> list[int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from agl_adapters.chat import to_messages
@@ -20,6 +20,7 @@ __all__ = [
     "is_same_inside",
     "overlap",
     "sent_messages",
+    "system_text",
 ]
 
 _OF_THE_AGENT: Final = frozenset({"client_disconnected", "CancelledError"})
@@ -148,6 +149,17 @@ def sent_messages(call: ModelCall) -> list[dict[str, Any]] | None:
     if row is None or not isinstance(raw, list):
         return None
     return _normalized(to_messages(cast("list[Any]", raw), row.prompt_shape))
+
+
+def system_text(call: ModelCall) -> str:
+    """Return the instructions that a call has beside its messages; empty if it has none."""
+    system, _ = call.structure("system")
+    parts = cast("Sequence[Any]", system if isinstance(system, (list, tuple)) else [system])
+    texts = [
+        cast("Mapping[str, Any]", part).get("content") if isinstance(part, Mapping) else part
+        for part in parts
+    ]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def answers_of(call: ModelCall) -> list[dict[str, Any]] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from agl_adapters.model_call import parse_literal
+from agl_adapters.literals import parse_literal
 
 __all__ = ["altered_sampling"]
 

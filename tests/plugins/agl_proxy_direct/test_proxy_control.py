@@ -113,6 +113,23 @@ async def test_weights_that_change_during_a_call_are_both_named(
     assert attributes[semconv.MODEL_VERSION + ".end"] == "2"
 
 
+async def test_a_restart_keeps_the_latest_version_of_each_model(
+    serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, spans: Any
+):
+    proxy = await serve(backend(models), {**backend(models), "model_name": "other"})
+    proxy.set_model_version("1", "q")
+    proxy.set_model_version("2", "other")
+    proxy.set_model_version("3")
+    proxy.set_model_version("4", "q")
+    for _ in range(2):
+        url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id, "q").endpoint
+        for model in ("q", "other"):
+            assert (await call(url, body={**CHAT, "model": model}))[0] == 200
+        await proxy.restart()
+    found = [span.attributes[semconv.MODEL_VERSION] for span in await spans()]
+    assert found == ["4", "3"] * 2
+
+
 @pytest.mark.parametrize("mode", ["thread", "asyncio"])
 async def test_both_launch_modes(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, mode: str

@@ -181,6 +181,9 @@ class DirectProxy(LLMProxy):
         self._order_if_running("backends", backends)
 
     def set_model_version(self, version: str, model: str | None = None) -> None:
+        if model is None:
+            self._versions.clear()  # it is the version of all models, so theirs are over
+        self._versions.pop(model, None)  # a restart sets them in the order of this dict
         self._versions[model] = version
         self._order_if_running("version", version, model)
 

@@ -166,9 +166,10 @@ class ChatToResponses(StreamTranslator):
         where = next((p for p in self._places.values() if p["item_id"] == item["id"]), None)
         if where is None:  # an empty response, whose item never opened
             events = self._open("msg", item["id"], {**item, "status": "in_progress"})
-            done = self._event("response.output_item.done", output_index=0, item=item)
-            return [*events, done]
-        events = [self._event(*named, **where, **fields) for *named, fields in _done_events(item)]
+            where = self._places["msg"]
+        else:
+            done = _done_events(item)
+            events = [self._event(*named, **where, **fields) for *named, fields in done]
         index = where["output_index"]
         return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 

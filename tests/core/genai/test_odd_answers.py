@@ -458,3 +458,14 @@ def test_fields_of_a_request_may_be_null():
     item = {"type": None, "role": "user", "content": "q"}
     chat = translate_request("responses", "chat", {"input": [item], "text": {"format": None}})
     assert chat["messages"] == [{"role": "user", "content": "q"}]
+
+
+def test_a_message_that_opens_at_the_end_closes_at_its_own_place():
+    """A reasoning model that reaches its limit while it thinks says nothing."""
+    events = [chunk({"reasoning_content": "hm"}), chunk({}, "length")]
+    places: dict[str, list[Any]] = {"added": [], "done": []}
+    for event in through("chat", "responses", events):
+        prefix, _, step = event["type"].rpartition(".")
+        if prefix == "response.output_item":
+            places[step].append((event["output_index"], event["item"]["type"]))
+    assert places["done"] == places["added"] == [(0, "reasoning"), (1, "message")]

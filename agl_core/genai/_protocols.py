@@ -106,6 +106,11 @@ class ModelProtocol(ABC):
 
     # -- streams ---------------------------------------------------------------------------------
 
+    def choices_of(self, request: Json) -> int:
+        """Return how many choices a request asks for."""
+        number = request.get("n")
+        return max(1, number) if type(number) is int else 1
+
     def assembler(self, choices: int = 1) -> Assembler:
         """Return an assembler of a stream.
 

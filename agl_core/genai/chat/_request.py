@@ -25,7 +25,8 @@ def request_extra(body: Json, wanted: ExtraFields, *, logprobs: Any) -> ExtraFie
     ids = asked = usage = False
     if wanted.token_ids and not body.get("return_token_ids"):
         body["return_token_ids"] = ids = True
-    if wanted.logprobs and body.get("logprobs") in (None, False):
+    given: Any = body.get("logprobs")
+    if wanted.logprobs and (given is None or given is False):  # 0 asks, and equals False
         body["logprobs"] = logprobs
         asked = True
     if body.get("stream") and wanted.usage:

@@ -108,3 +108,19 @@ def test_a_stream_without_an_end_is_not_complete():
     stream = relay()
     stream.feed(event_bytes(chunk("a")))
     assert not stream.complete
+
+
+def completion(text: str, index: int, finish: str | None = None) -> bytes:
+    choice = {"index": index, "text": text, "finish_reason": finish}
+    return event_bytes({"id": "r", "choices": [choice]})
+
+
+def test_each_prompt_of_a_completion_has_choices_of_its_own():
+    stream = relay("completions", "completions", prompt=["a", "b"])
+    first, second = completion("a", 0, "stop"), completion("b", 1)
+    assert stream.feed(first) == first
+    assert stream.feed(second) == second, "the second choice goes on"
+    stream.end()
+    assert not stream.complete, "a backend that disconnects now has not finished"
+    assert stream.feed(completion("", 1, "stop")) == b""
+    assert stream.complete

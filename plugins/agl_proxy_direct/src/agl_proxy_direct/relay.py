@@ -65,8 +65,8 @@ class StreamRelay:
         request: Json,
         call: Json | None = None,
     ) -> None:
-        choices = request.get("n")
-        self.assembler = get_protocol(source).assembler(choices if isinstance(choices, int) else 1)
+        spoken = get_protocol(source)
+        self.assembler = spoken.assembler(spoken.choices_of(request))
         self.events = 0
         self.complete = False
         self.unchanged = source == target

@@ -130,6 +130,8 @@ async def test_forks_of_an_agent_that_reads_its_endpoint_repeat_its_calls(
     with ScriptedModels(Counter(0)) as models, runner.run_context(agent=Reader(), store=store):
         monkeypatch.setenv("OPENAI_BASE_URL", models.base_url)
         parent = await runner.step("Bob")
+    # A rollout without resources runs with the latest ones, which this agent does not use.
+    await store.add_resources({"llm": LLM(endpoint="http://live/v1", model="live")})
     with ScriptedModels(Counter(10)) as models:
         (one,) = await fork(
             Reader(), parent.rollout_id, store, at=1, model_list=live_models(models)

@@ -69,7 +69,8 @@ async def replayed_agent(
         compare=replay.on_divergence != "ignore",
     )
     resources = recording.resources
-    if rollout.resources_id != recording.rollout.resources_id:
+    # An agent that was recorded without a model reads the environment, whatever it is given now.
+    if names_a_model(resources) and rollout.resources_id != recording.rollout.resources_id:
         resources = await recorded_resources(store, rollout)
     async with (
         environment_for(resources) as environment,
@@ -102,13 +103,13 @@ def in_session(
         session.models = models_behind(live, *ids) if live else live_models(resources, *ids)
         proxy.sessions[ids] = session
         try:
-            if not names_a_model(resources):
-                if environment is None:
-                    raise ConfigError(
-                        "the rollout's resources lost their model while it started; run it again"
-                    )
+            if environment is not None:
                 whole = ProxyLLM(endpoint=proxy.base_url, model="")
                 environment.set_endpoint(whole.get_base_url(*ids))
+            elif not names_a_model(resources):
+                raise ConfigError(
+                    "the rollout's resources lost their model while it started; run it again"
+                )
             with answering_operations(session.answer):
                 yield redirect(resources, proxy.base_url, ids)
         finally:

@@ -9,7 +9,12 @@ import pytest
 
 from agl_algorithm_kit import Baseline
 from agl_core.adapter import Adapter
-from agl_core.errors import ConfigError
+from agl_core.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    RunFailedError,
+    SpansEvictedError,
+)
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate, Span
 from agl_store_memory import InMemoryLightningStore
@@ -121,9 +126,86 @@ async def test_without_an_adapter_it_warns(caplog: pytest.LogCaptureFixture) -> 
     assert "no adapter" in caplog.text
 
 
-async def test_a_baseline_without_data_logs_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    assert await run(Baseline(), InMemoryLightningStore(), [], None) == []
-    assert "nothing to do" in caplog.text
+async def test_a_baseline_without_data_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="train_dataset: the baseline needs tasks"):
+        await run(Baseline(), InMemoryLightningStore(), [], None)
+
+
+async def answer(store: LightningStore, endings: dict[Any, dict[str, Any]]) -> None:
+    """End each attempt as its task says; those that succeed have the reward 1."""
+    while True:
+        claimed = await store.dequeue_rollout("Worker-0", wait=10)
+        if claimed is None:
+            continue
+        ending = endings[claimed.input]
+        if ending["status"] == "succeeded":
+            await store.add_span(
+                Span.from_attributes(
+                    name="agentlightning.annotation",
+                    attributes={
+                        "agentlightning.reward.0.name": "primary",
+                        "agentlightning.reward.0.value": 1.0,
+                    },
+                    rollout_id=claimed.rollout_id,
+                    attempt_id=claimed.attempt.attempt_id,
+                    sequence_id=1,
+                )
+            )
+        await store.update_attempt(claimed.rollout_id, "latest", **ending)
+
+
+LOST: dict[str, Any] = {
+    "status": "failed",
+    "metadata": {"infrastructure": "proxy", "repeatable": False},
+}
+
+
+async def steps_of(baseline: Baseline, store: LightningStore, endings: dict[Any, Any]) -> Any:
+    told: list[Any] = []
+    baseline.report_step = lambda step, metrics: told.append(metrics)
+    baseline.set_store(store)
+    worker = asyncio.create_task(answer(store, endings))
+    try:
+        await asyncio.wait_for(baseline.run(list(endings)), 30)  # pyright: ignore
+    finally:
+        worker.cancel()
+        await asyncio.wait((worker,))
+    return told
+
+
+async def test_what_the_infrastructure_failed_is_not_in_the_mean(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    endings = {"good": {"status": "succeeded"}, "lost": LOST}
+    (metrics,) = await steps_of(Baseline(), InMemoryLightningStore(), endings)
+    assert metrics == {"rollouts": 2.0, "reward": 1.0}
+    assert "baseline: 1 of 2 failed by the proxy and are not scored" in caplog.text
+    with pytest.raises(RunFailedError, match="all 1 rollouts failed by the proxy"):
+        await steps_of(Baseline(), InMemoryLightningStore(), {"lost": LOST})
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+async def test_spans_that_cannot_be_shown_do_not_end_the_pass(
+    evicted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Picky(Names):
+        def adapt(self, source: Any) -> list[str]:
+            raise InvalidArgumentError("two roots")
+
+    class Small(InMemoryLightningStore):
+        async def query_spans(self, rollout_id: str, *of: Any, **options: Any) -> Any:
+            found = await super().query_spans(rollout_id, *of, **options)
+            if evicted and (await self.query_rollouts())[0].rollout_id == rollout_id:
+                raise SpansEvictedError(f"the spans of {rollout_id} were evicted")
+            return found
+
+    baseline = Baseline()
+    baseline.set_adapter(Picky())
+    endings = {n: {"status": "succeeded"} for n in range(3)}
+    (metrics,) = await steps_of(baseline, Small(), endings)
+    assert metrics == {"rollouts": 3.0, "reward": 1.0}
+    assert "| not adapted: two roots" in caplog.text
+    assert ("were evicted" in caplog.text) == evicted
 
 
 async def test_a_cancelled_baseline_leaves_an_empty_queue() -> None:

@@ -5,26 +5,31 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agl_algorithm_kit.batch import read_one, report_lost
 from agl_algorithm_kit.cancelling import cancel_rollouts
 from agl_algorithm_kit.config import BaselineConfig
 from agl_core.algorithm import (
+    BatchOutcome,
     FastAlgorithm,
     LLMProxyLike,
     ProgressReporter,
+    RolloutOutcome,
     Run,
     add_llm,
-    earned_reward,
     show_progress,
     with_llm_proxy,
 )
 from agl_core.emitter import find_final_reward
+from agl_core.errors import ConfigError, InvalidArgumentError, SpansEvictedError
 from agl_core.plugins import configured_by
 from agl_core.types import (
+    Attempt,
     Dataset,
     EnqueueRolloutRequest,
     Rollout,
@@ -63,12 +68,16 @@ class Baseline(FastAlgorithm):
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
     ) -> None:
-        """Run every task ``n_epochs`` times: the training tasks, then the validation tasks."""
+        """Run every task ``n_epochs`` times: the training tasks, then the validation tasks.
+
+        Raises:
+            ConfigError: There is no task.
+            RunFailedError: The infrastructure failed every rollout of an epoch.
+        """
         store, run = self.get_store(), self.get_run()
         tasks = [*_tasks("train", train_dataset), *_tasks("val", val_dataset)]
         if not tasks:
-            logger.error("The baseline has nothing to do: give it a dataset")
-            return
+            raise ConfigError("the baseline needs tasks to run", path="train_dataset")
         resources = self.get_initial_resources()
         if llm_proxy is not None:
             resources = add_llm(resources or {}, llm_proxy)
@@ -97,7 +106,7 @@ class Baseline(FastAlgorithm):
         duration = (rollout.end_time or rollout.start_time) - rollout.start_time
         logger.info("%s: %s after %.2f s", rollout.rollout_id, rollout.status, duration)
         for attempt in attempts:
-            spans = (await store.query_spans(rollout.rollout_id, attempt.attempt_id)).items
+            spans = await _spans_of(store, attempt)
             reward = find_final_reward(spans)
             logger.info(
                 "%s | attempt %d (%s): %s by %s, %d spans, reward %s",
@@ -126,10 +135,23 @@ class Baseline(FastAlgorithm):
         if adapter is None:
             logger.warning("%s | no adapter to look at the spans with", rollout_id)
         elif spans:
-            adapted, report = adapter.adapt_with_report(spans)
+            try:
+                adapted, report = adapter.adapt_with_report(spans)
+            except InvalidArgumentError as error:  # this rollout's; the others are run all the same
+                logger.warning("%s | not adapted: %s", rollout_id, error)
+                return
             logger.info("%s | adapted: %s", rollout_id, adapted)
             if report.spans:  # 0 for an adapter that does not count spans
                 logger.info("%s | %s", rollout_id, report)
+
+
+async def _spans_of(store: LightningStore, attempt: Attempt) -> Sequence[Span]:
+    """Return the spans of an attempt, none if the store evicted them."""
+    try:
+        return (await store.query_spans(attempt.rollout_id, attempt.attempt_id)).items
+    except SpansEvictedError as error:
+        logger.warning("%s | %s", attempt.rollout_id, error)
+        return ()
 
 
 def _tasks(mode: RolloutMode, dataset: Dataset[Any] | None) -> list[tuple[RolloutMode, Any]]:
@@ -152,7 +174,7 @@ class _Epoch:
         self._run = run
         self._progress = progress
         self._done = done
-        self._rewards: list[float | None] = []
+        self._outcomes: list[RolloutOutcome] = []
         self._open: set[str] = set()
         self._changed = anyio.Event()
 
@@ -174,16 +196,20 @@ class _Epoch:
                         self._open.add(rollout.rollout_id)
                         group.start_soon(self._follow, rollout.rollout_id)
                 listeners.cancel_scope.cancel()
+            report_lost("baseline", self._outcomes)
         finally:
             if not self._run.name:
                 await cancel_rollouts(self._store, self._open)
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the pass; its mean reward counts failures as :class:`RewardScale` says."""
-        scale = self._baseline.new_scale()
-        scale.learn(self._rewards)
-        figures = {"rollouts": float(len(self._rewards))}
-        if math.isfinite(mean := fmean(scale.counted(self._rewards))):
+        """Figures of the pass; its mean reward counts failures as :class:`RewardScale` says.
+
+        What the infrastructure failed is not in the mean.
+        """
+        batch = BatchOutcome(self._outcomes, reward_range=self._baseline.new_scale().declared)
+        figures = {"rollouts": float(len(batch))}
+        rewards = batch.rewards()
+        if rewards and math.isfinite(mean := fmean(rewards)):
             figures["reward"] = mean
         return figures
 
@@ -207,7 +233,8 @@ class _Epoch:
     async def _follow(self, rollout_id: str) -> None:
         (rollout,) = await self._run.wait_for_rollouts([rollout_id])
         self._open.discard(rollout_id)
-        reward = await self._baseline.report(self._store, rollout)
-        self._rewards.append(earned_reward(rollout.status, reward))
+        await self._baseline.report(self._store, rollout)
+        outcome = await read_one(self._store, rollout, None)
+        self._outcomes.append(replace(outcome, spans=()))  # of a whole epoch they may be gigabytes
         self._done += 1
         self._progress.update(self._done)

@@ -165,7 +165,7 @@ async def run_requests(
         if not run.name:
             await cancel_rollouts(store, pending)
         raise
-    _report_lost(description, list(outcomes.values()))
+    report_lost(description, list(outcomes.values()))
     return BatchOutcome(
         [outcomes[rollout.rollout_id] for rollout in enqueued],
         enqueued[0].resources_id if enqueued else None,
@@ -244,7 +244,7 @@ async def _read(
 
     async def read(rollout: Rollout) -> None:
         async with limit:
-            outcomes[rollout.rollout_id] = await _read_one(store, rollout, adapter)
+            outcomes[rollout.rollout_id] = await read_one(store, rollout, adapter)
 
     try:
         async with anyio.create_task_group() as group:
@@ -257,7 +257,7 @@ async def _read(
     return outcomes
 
 
-async def _read_one(
+async def read_one(
     store: LightningStore, rollout: Rollout, adapter: Adapter[Any, Any] | None
 ) -> RolloutOutcome:
     """Return the outcome of a finished rollout; without its spans if the store evicted them."""
@@ -284,7 +284,7 @@ async def _read_one(
     )
 
 
-def _report_lost(description: str, outcomes: Sequence[RolloutOutcome]) -> None:
+def report_lost(description: str, outcomes: Sequence[RolloutOutcome]) -> None:
     """Warn of rollouts that are not scored.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agl_core.adapter._report import AdapterReport
-from agl_core.emitter import get_reward_value
+from agl_core.emitter import parse_reward_value
 from agl_core.types import Span, Triplet
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read_reward(span: Span) -> float | None:
     unreadable one must neither stop an adapter nor reach a gradient.
     """
     try:
-        reward = get_reward_value(span)
+        reward = parse_reward_value(span)
     except (TypeError, ValueError):
         return math.nan
     return reward if reward is None or math.isfinite(reward) else math.nan

@@ -15,6 +15,7 @@ from agl_core.emitter._reward import (
     get_reward_value,
     get_rewards_from_span,
     is_reward_span,
+    parse_reward_value,
     reward,
 )
 from agl_core.emitter._values import (
@@ -45,6 +46,7 @@ __all__ = [
     "is_reward_span",
     "now",
     "operation",
+    "parse_reward_value",
     "random",
     "reward",
 ]

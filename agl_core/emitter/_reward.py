@@ -153,26 +153,31 @@ def get_reward_value(span: SpanLike) -> float | None:
     the format. The reward of a span that came after the end of its attempt does not count, nor does
     a value that is no number, which an agent may annotate a span with.
     """
+    try:
+        return parse_reward_value(span)
+    except (TypeError, ValueError):
+        return None
+
+
+def parse_reward_value(span: SpanLike) -> float | None:
+    """Return the primary reward that a span carries, or None, as :func:`get_reward_value` does.
+
+    Raises:
+        TypeError, ValueError: The span carries a value that is no number.
+    """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if attributes.get(semconv.LATE):
         return None
     if PRIMARY_REWARD_VALUE in attributes:
-        return _read_number(attributes[PRIMARY_REWARD_VALUE])
+        return float(attributes[PRIMARY_REWARD_VALUE])
     for key in _AGENTOPS_OUTPUTS:
         if key in attributes:
             value = _agentops_reward(attributes[key])
             if value is not None:
                 return value
     if span.name == semconv.SPAN_ANNOTATION and _LEGACY_VALUE in attributes:
-        return _read_number(attributes[_LEGACY_VALUE])
+        return float(attributes[_LEGACY_VALUE])
     return None
-
-
-def _read_number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _agentops_reward(output: Any) -> float | None:
@@ -189,9 +194,9 @@ def _agentops_reward(output: Any) -> float | None:
     warnings.warn(
         "rewards in AgentOps outputs are deprecated: use emit_reward",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
-    return _read_number(fields["value"])
+    return float(fields["value"])
 
 
 def is_reward_span(span: SpanLike) -> bool:

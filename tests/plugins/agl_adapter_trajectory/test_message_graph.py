@@ -128,7 +128,7 @@ def test_each_choice_is_a_message_and_the_one_used_is_trained() -> None:
     both = [{"role": "assistant", "content": text} for text in ("a", "b")]
     two = {
         "gen_ai__output__messages": json.dumps(output_messages([{"message": one} for one in both])),
-        "gen_ai__response__finish_reasons": ["stop", "stop"],
+        "gen_ai__response__finish_reasons": ["length", "stop"],
         "response_token_ids__1": [3],
     }
     spans = [
@@ -146,6 +146,8 @@ def test_each_choice_is_a_message_and_the_one_used_is_trained() -> None:
     ]
     trained = [node.sampled.trained for node in graph.nodes if node.sampled]
     assert trained == [False, True, True]
+    ends = [node.sampled.finish_reason for node in graph.nodes[1:3] if node.sampled]
+    assert ends == ["length", "stop"]
 
 
 def test_calls_without_messages_follow_each_other_by_their_tokens() -> None:

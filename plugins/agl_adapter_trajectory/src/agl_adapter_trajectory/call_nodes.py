@@ -49,7 +49,7 @@ def add_call(
                 agent=matched.agent,
                 model=call.model,
                 model_version=call.model_version,
-                finish_reason=call.finish_reason,
+                finish_reason=of_choice.finish_reason,
                 reward=reward if is_used else None,
                 auxiliary=auxiliary,
                 trained=is_used,

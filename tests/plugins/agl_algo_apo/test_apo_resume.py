@@ -286,3 +286,28 @@ async def test_what_was_lost_is_measured_again_under_another_name(monkeypatch: A
     pluses = {one.version: one.prompt.count("+") for one in resumed.history}
     for one in resumed.history:
         assert one.rewards == {row: float(pluses[one.version] > row % 3) for row in one.rewards}
+
+
+async def test_a_search_without_further_answers_fails_and_can_be_resumed(undisturbed: Any):
+    store = InMemoryLightningStore()
+    with pytest.raises(RunFailedError, match="APO: the models gave no answer in round 2: "):
+        await run(store, Editor(fails_at=range(5, 100)))
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert "+" in latest.resources["prompt"].template  # pyright: ignore
+    resumed = await run(store, Editor())
+    assert outcome(resumed) == undisturbed[0]
+
+
+async def test_a_run_that_stopped_at_a_limit_goes_on_with_a_higher_one_only():
+    store, limited = InMemoryLightningStore(), {**SIZES, "max_calls": 4}
+    stopped = await run(store, Editor(), **limited)
+    assert stopped.state is not None
+    assert stopped.state.stopped == "max_calls = 4 are made"
+    session = await StoredRun.open(store, "rooms")
+    assert not APO(**limited).has_more_to_do(session)
+    assert APO(**{**limited, "max_calls": 9}).has_more_to_do(session)
+    more = await run(store, Editor())
+    assert more.state is not None
+    assert more.state.rounds == 2
+    assert not (await StoredRun.open(store, "rooms")).state["stopped"]

@@ -298,3 +298,24 @@ async def test_a_lost_rollout_ends_the_run_and_a_resumed_one_goes_on(undisturbed
     assert raised.group_contains(RunFailedError, match="of v0 failed by the proxy.* resume the run")
     resumed = await run(store, make_client, Stop())
     assert [one.model_dump() for one in resumed.history] == undisturbed[0]["history"]
+
+
+async def test_a_search_without_further_answers_fails_and_can_be_resumed(undisturbed, make_client):
+    store = InMemoryLightningStore()
+    await run(store, make_client, Stop(), max_iterations=2)
+    with pytest.raises(RunFailedError, match="GEPA: the model gave no answer in 3 rounds: "):
+        await run(store, make_client, Stop(error=ConnectionError("gone")), max_iterations=9)
+    resumed = await run(store, make_client, Stop())
+    assert [one.model_dump() for one in resumed.history] == undisturbed[0]["history"]
+
+
+@pytest.mark.parametrize("rollouts", [1, 20])
+async def test_a_run_that_stopped_at_a_limit_goes_on_with_a_higher_one_only(make_client, rollouts):
+    store = InMemoryLightningStore()
+    stopped = await run(store, make_client, Stop(), max_rollouts=rollouts)
+    assert stopped.state is not None
+    assert "may exceed max_rollouts" in stopped.state.stopped
+    session = await StoredRun.open(store, "rooms")
+    assert not GEPA(**OPTIONS, max_rollouts=rollouts).has_more_to_do(session)
+    assert GEPA(**OPTIONS, max_rollouts=rollouts + 1).has_more_to_do(session)
+    assert GEPA(**OPTIONS).has_more_to_do(session)

@@ -44,6 +44,7 @@ from agl_prompt_search import (
     WhatIf,
     check_client,
     fingerprint,
+    limits_of,
     open_client,
     prompt_templates,
     require_messages,
@@ -91,7 +92,8 @@ class APO(Algorithm, Generic[T]):
 
     def has_more_to_do(self, run: Run) -> bool:
         state = APOState.model_validate(run.state) if run.state else None
-        return state is not None and state.rounds < self.config.beam_rounds and not state.stopped
+        limits = limits_of(self.config, run)
+        return state is not None and state.asks_for_more(self.config.beam_rounds, limits)
 
     @with_llm_proxy()
     async def run(
@@ -120,6 +122,7 @@ class APO(Algorithm, Generic[T]):
         self._engine = template.engine
         tasks = {"train_dataset": fingerprint(train), "val_dataset": fingerprint(val)}
         self.state = state = self._state_of(run, template, tasks)
+        state.stopped, state.limits = "", limits_of(config, run)
         state.use_scale(self.new_scale())
         others = add_llm(initial, llm_proxy)
 

@@ -85,6 +85,11 @@ class BeamSearch:
 
     async def run(self) -> None:
         """Search until the last round ends, the budget is spent, or the models do not answer."""
+        await self._search()
+        if self._state.stopped:
+            await self._save()
+
+    async def _search(self) -> None:
         state, config = self._state, self._config
         if not state.curve:
             seed = state.candidate("v0")
@@ -132,7 +137,8 @@ class BeamSearch:
     def _stop_without_answers(self, number: int) -> None:
         proposed = self._state.proposed_in(number)
         reason = next((one.rejected for one in proposed if one.rejected), "no proposal was made")
-        self._stop_if(f"the models gave no answer in round {number}: {reason}")
+        self._state.stop_unanswered(f"the models gave no answer in round {number}: {reason}")
+        self._reporter.stopped(self._state.stopped)
 
     # -- proposals -------------------------------------------------------------------------------
 

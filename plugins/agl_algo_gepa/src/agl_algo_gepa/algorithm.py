@@ -49,6 +49,7 @@ from agl_prompt_search import (
     WhatIf,
     check_client,
     fingerprint,
+    limits_of,
     open_client,
     prompt_templates,
     require_messages,
@@ -107,7 +108,8 @@ class GEPA(Algorithm, Generic[T]):
 
     def has_more_to_do(self, run: Run) -> bool:
         state = GEPAState.model_validate(run.state) if run.state else None
-        return state is not None and state.rounds < self.config.max_iterations and not state.stopped
+        limits = limits_of(self.config, run)
+        return state is not None and state.asks_for_more(self.config.max_iterations, limits)
 
     @with_llm_proxy()
     async def run(
@@ -133,6 +135,7 @@ class GEPA(Algorithm, Generic[T]):
         self._templates = templates = self._choose(initial)
         seed_prompts = {name: template.template for name, template in templates.items()}
         self.state = state = self._state_of(run, seed_prompts, train, val)
+        state.limits = limits_of(config, run)
         state.use_scale(self.new_scale())
         others = add_llm(initial, llm_proxy)
 
@@ -221,7 +224,7 @@ class GEPA(Algorithm, Generic[T]):
                 if not state.journal.rewards:  # otherwise an earlier process did
                     await model.check_key(config.reflection_model)
                 try:
-                    if evolution.may_begin():
+                    if await evolution.may_begin():
                         await bridge.run(engine)
                         recorder.reporter.ended(state)
                 finally:  # a stopped run keeps its best prompts, too

@@ -96,12 +96,13 @@ class Evolution:
         """
         return self._measurements.counted(self._recorder.known(prompts).version, rows)
 
-    def may_begin(self) -> bool:
+    async def may_begin(self) -> bool:
         """Return whether the budget allows the seed to be measured; if not, the search stops."""
         stopped = self._budget.exceeded_by(self._state.spent, rollouts=len(self._all_val))
         self._state.stopped = stopped
         if stopped:
             self._reporter.stopped(stopped)
+            await self._recorder.save()
         return not stopped
 
     async def evaluate(
@@ -179,12 +180,17 @@ class Evolution:
         await self._recorder.save()
         tell = self._reporter.round_ended if state.rounds else self._reporter.started
         self._recorder.tell(tell, state)
-        state.stopped = self._reason_to_stop()
+        if silence := self._silence():
+            state.stop_unanswered(silence)
+        else:
+            state.stopped = self._reason_to_stop()
         if state.stopped:
             self._reporter.stopped(state.stopped)
+            await self._recorder.save()
         return bool(state.stopped) or state.rounds == self._max_rounds
 
-    def _reason_to_stop(self) -> str:
+    def _silence(self) -> str:
+        """Return that the model gives no answer, and why; empty if it does."""
         state, model = self._state, self._model
         if model.answers > self._answered:
             self._silent_rounds = 0
@@ -195,6 +201,10 @@ class Evolution:
             why = next(one.rejected for one in reversed(state.history) if one.rejected)
             rounds = f"{self._silent_rounds} rounds" if self._silent_rounds > 1 else "a round"
             return f"the model gave no answer in {rounds}: {why}"
+        return ""
+
+    def _reason_to_stop(self) -> str:
+        state = self._state
         if state.is_solved(self._all_val, self.target):
             return f"{state.best} solves every validation task"
         return self._budget.exceeded_by(state.spent, **self._iteration)

@@ -24,6 +24,7 @@ from .search import (
     Snapshots as Snapshots,
     check_client as check_client,
     fingerprint as fingerprint,
+    limits_of as limits_of,
     open_client as open_client,
     prompt_templates as prompt_templates,
     require_messages as require_messages,

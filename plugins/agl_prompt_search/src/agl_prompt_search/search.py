@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agl_adapters import TraceToMessages
@@ -27,6 +28,7 @@ __all__ = [
     "Snapshots",
     "check_client",
     "fingerprint",
+    "limits_of",
     "open_client",
     "prompt_templates",
     "require_messages",
@@ -37,6 +39,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+_HASHED: Final = 100  # tasks at least: reading all of a big dataset would take long
+_LIMITS: Final = {"max_rollouts", "max_calls", "max_tokens", "max_cost"}
 _ALIKE: Final = 3  # prompts with equal rewards that are more than a coincidence
 
 
@@ -88,8 +92,8 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
     """Check that a finished search could do something: a search in vain must not look like one.
 
     Raises:
-        RunFailedError: The models gave no usable prompt at all, no rollout ended in time, or none
-            had a reward.
+        RunFailedError: The models gave no usable prompt at all or stopped answering, no rollout
+            ended in time, or none had a reward.
     """
     proposed = [candidate for candidate in state.history if candidate.round]
     if proposed and all(candidate.unusable for candidate in proposed):
@@ -97,6 +101,11 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
         what, count = reasons.most_common(1)[0]
         raise RunFailedError(
             f"{algorithm} got no usable prompt in {len(proposed)} proposals; {count} times: {what}"
+        )
+    if state.unanswered:  # a finished run would not go on
+        raise RunFailedError(
+            f"{algorithm}: {state.stopped}; the best prompt so far is kept, and a run with a name "
+            "goes on when it is resumed"
         )
     _warn_if_alike(algorithm, state)
     if any(candidate.earned for candidate in state.history):
@@ -117,6 +126,20 @@ def require_use(algorithm: str, state: SearchState[Any]) -> None:
         raise RunFailedError(f"{algorithm}: no rollout of the agent ended in time")
 
 
+def limits_of(config: BaseModel, run: Run) -> dict[str, Any]:
+    """Return the options that may stop a search, as they are saved in its state.
+
+    Args:
+        config: Options of the algorithm.
+        run: Run whose declared range of rewards says which tasks are solved.
+    """
+    declared = run.reward_range
+    return {
+        **config.model_dump(include=_LIMITS),
+        "reward_range": None if declared is None else list(declared),
+    }
+
+
 def _warn_if_alike(algorithm: str, state: SearchState[Any]) -> None:
     """Warn if every prompt got the same rewards: the agent probably does not use it."""
     measured = [one for one in state.history if one.rewards]
@@ -135,8 +158,11 @@ def _warn_if_alike(algorithm: str, state: SearchState[Any]) -> None:
 
 
 def fingerprint(dataset: Dataset[Any]) -> str:
-    """Return a text that differs for other tasks: their number, and a hash of up to 100 of them."""
-    places = range(0, len(dataset), max(1, len(dataset) // 100))
+    """Return a text that differs for other tasks: their number, and a hash of 100 to 199 of them.
+
+    Of fewer than 200 tasks it is the hash of all. It is saved, so it must stay the same.
+    """
+    places = range(0, len(dataset), max(1, len(dataset) // _HASHED))
     tasks = [dataset[place] for place in places]
     digest = hashlib.sha256(to_json(tasks, fallback=repr, inf_nan_mode="constants"))
     return f"{len(dataset)}, {digest.hexdigest()[:12]}"

@@ -164,6 +164,7 @@ class SearchState(BaseModel, Generic[C]):
         batches: Number of rollouts of each batch, by name.
         spent: Spending of the search.
         stopped: Why the search ended before its last round; empty if it did not.
+        limits: Options that may stop it; a finished search goes on only with other ones.
     """
 
     seed: int
@@ -174,6 +175,8 @@ class SearchState(BaseModel, Generic[C]):
     batches: dict[str, int] = Field(default_factory=dict[str, int])
     spent: Spending = Field(default_factory=Spending)
     stopped: str = ""
+    limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    _unanswered: bool = PrivateAttr(default=False)
     _scale: RewardScale = PrivateAttr(default_factory=RewardScale)
     _crashed: bool = PrivateAttr(default=False)
     _unrated: int = PrivateAttr(default=0)
@@ -187,6 +190,24 @@ class SearchState(BaseModel, Generic[C]):
     def unrated(self) -> int:
         """Rollouts that succeeded in this process without a reward, and count as failed."""
         return self._unrated
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the search ended because the models gave no answer."""
+        return self._unanswered
+
+    def stop_unanswered(self, reason: str) -> None:
+        """Note that the search ends because the models give no answer."""
+        self.stopped, self._unanswered = reason, True
+
+    def asks_for_more(self, rounds: int, limits: Mapping[str, Any]) -> bool:
+        """Return whether a finished search goes on with these options.
+
+        Args:
+            rounds: Number of rounds that are asked for.
+            limits: See :attr:`limits`. What stopped the search would stop it again with the same.
+        """
+        return self.rounds < rounds and (not self.stopped or self.limits != limits)
 
     @property
     def solved(self) -> bool:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agl_adapter_trajectory import TraceToTrajectory
+from agl_core import semconv
+from agl_core.types import Span
+from agl_proxy_direct import parse_model_list
 from agl_proxy_direct.history import AttemptHistory, Fallback, Histories, conversation_keys
 from agl_store_memory import InMemoryLightningStore
-from tests.plugins.agl_proxy_direct.asgi_calls import ProxyInMemory
+from tests.plugins.agl_proxy_direct.asgi_calls import ENTRY, ProxyInMemory
 from tests.plugins.agl_proxy_direct.word_server import (
     END,
     OTHER_END,
@@ -294,9 +299,102 @@ async def test_a_backend_that_does_not_render_for_others_is_asked_once(store: An
     assert asked.count("/tokenize") == 4
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
-        "the backend http://127.0.0.1:1/v1 answers 404 to POST /tokenize, so its calls do not "
-        "continue their history"
+        "the backend http://127.0.0.1:1/v1 answers 404 to POST /tokenize, so calls of its model q "
+        "do not continue their history for 60 s"
     )
+
+
+class Talk:
+    """A conversation with a server that says "rain"."""
+
+    def __init__(self, proxy: ProxyInMemory, server: WordServer, store: Any) -> None:
+        self.proxy, self.server, self.store = proxy, server, store
+        self.attempt: Any = None
+        self.history: list[dict[str, Any]] = [{"role": "user", "content": "sun"}]
+
+    async def turn(self, model: str = "q") -> Any:
+        """Make a call; return what its span says of its prompt."""
+        self.attempt = self.attempt or await self.store.start_rollout(input={})
+        self.server.answers = [(["rain", END], "stop")]
+        request = {"model": model, "messages": self.history}
+        status, response = await self.proxy.chat(self.attempt, request)
+        assert status == 200
+        said = response["choices"][0]["message"]
+        self.history = [*self.history, said, {"role": "user", "content": "wind"}]
+        last = (await self.store.query_spans(self.attempt.rollout_id)).items[-1]
+        return last.attributes.get(REASON) or last.attributes[HISTORY]
+
+
+@pytest.mark.parametrize("how", ["time", "update"])
+async def test_a_backend_that_was_not_ready_is_asked_again(store: Any, how: str, monkeypatch: Any):
+    server = WordServer(Template(), renders=False)
+    async with ProxyInMemory(store, server) as proxy:
+        talk = Talk(proxy, server, store)
+        assert [await talk.turn() for _ in range(2)] == ["new", "backend"]
+        server.renders = True
+        assert await talk.turn() == "backend"
+        if how == "time":
+            clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 61)
+            monkeypatch.setattr("agl_proxy_direct.continuation.time", clock)
+        else:
+            proxy.app.update(parse_model_list([ENTRY]))
+        assert await talk.turn() == "continued"
+
+
+async def test_a_model_that_is_not_loaded_turns_off_no_other_of_its_server(store: Any):
+    server = WordServer(Template())
+    send, adapter = server.send, {"model_name": "a", "litellm_params": {**ENTRY["litellm_params"]}}
+    adapter["litellm_params"]["model"] = "hosted_vllm/adapter"
+
+    async def not_loaded(request: Any) -> Any:
+        if request.endpoint == "/tokenize" and request.body["model"] == "adapter":
+            return Response(404, {"detail": "no such model"})
+        return await send(request)
+
+    server.send = not_loaded  # type: ignore[method-assign]
+    async with ProxyInMemory(store, server) as proxy:
+        proxy.app.update(parse_model_list([ENTRY, adapter]))
+        one, other = Talk(proxy, server, store), Talk(proxy, server, store)
+        assert [await one.turn("a") for _ in range(2)] == ["new", "backend"]
+        assert [await other.turn("q") for _ in range(2)] == ["new", "continued"]
+
+
+async def test_an_answer_without_ids_does_not_turn_continuation_off(store: Any):
+    server = WordServer(Template())
+    send, bare = server.send, [False, True, False, False]
+
+    async def sometimes_bare(request: Any) -> Any:
+        response = await send(request)
+        if request.endpoint == "/chat/completions" and bare.pop(0):
+            body = json.loads(await response.read())
+            del body["prompt_token_ids"]
+            return Response(200, body)
+        return response
+
+    server.send = sometimes_bare  # type: ignore[method-assign]
+    async with ProxyInMemory(store, server) as proxy:
+        talk = Talk(proxy, server, store)
+        found = [await talk.turn() for _ in range(4)]
+    assert found == ["new", "ignored", "continued", "continued"]
+
+
+@pytest.mark.parametrize("name", ["parent", "answers"])
+@pytest.mark.parametrize("value", ["not hex", 7, ["also", "not hex"]])
+async def test_a_span_of_the_agents_own_breaks_no_history(store: Any, name: str, value: Any):
+    server = WordServer(Template())
+    async with ProxyInMemory(store, server) as proxy:
+        talk = Talk(proxy, server, store)
+        assert await talk.turn() == "new"
+    own = Span.from_attributes(
+        attributes={f"{HISTORY}.{name}": value},
+        rollout_id=talk.attempt.rollout_id,
+        attempt_id=talk.attempt.attempt.attempt_id,
+        sequence_id=0,
+        name=semconv.SPAN_MODEL_CALL,
+    )
+    await store.add_span(own)
+    async with ProxyInMemory(store, server) as talk.proxy:  # after a restart
+        assert await talk.turn() == "continued"
 
 
 async def test_a_backend_that_ignores_the_tokens_is_found_out_by_its_answer(store: Any):

@@ -236,6 +236,8 @@ class ProxyApp:
         self.balancer.update(backends)
         if self.loop is not None:
             self.upstream.update(backends)
+        if self.continuation is not None:
+            self.continuation.update()
 
     async def drain(self, deadline: float, *, abort: bool = False) -> int:
         """Pause, and wait until no call is in flight.

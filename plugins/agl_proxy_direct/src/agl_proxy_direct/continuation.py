@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
@@ -49,6 +50,9 @@ _TEMPLATE_FIELDS: Final = ("tools", "chat_template", "chat_template_kwargs")
 """Fields of a chat request that the backend's ``/tokenize`` takes."""
 _NO_SUCH_ROUTE: Final = frozenset({403, 404, 405, 501})
 _REFUSED: Final = frozenset({400, 422})
+_WITHOUT_SECONDS: Final = 60.0
+"""How long a backend is not asked again: it may load the model or its adapter meanwhile, and two
+small requests a minute cost nothing."""
 _LOAD_SECONDS: Final = 30.0
 """Longest wait for the spans of an attempt."""
 
@@ -62,6 +66,7 @@ class Plan:
             ``exact``: the server renders the messages, because of ``reason``.
         key: Digest of the conversation.
         history: The answers of the attempt.
+        model: The model's name on the backend.
         reason: Why the call does not continue its history.
         parent: The answer that it continues.
         ids: The tokens of the prompt; None if the server renders it.
@@ -71,6 +76,7 @@ class Plan:
     state: Literal["new", "continued", "exact"]
     key: bytes
     history: AttemptHistory
+    model: str = ""
     reason: Fallback | None = None
     parent: KeptAnswer | None = None
     ids: list[int] | None = None
@@ -112,8 +118,13 @@ class Continuation:
         self.store = store
         self._upstream = upstream
         self._histories = histories or Histories()
-        self._without: set[str] = set()
-        """URLs of backends that do not render for others, or do not take token ids."""
+        self._without: dict[tuple[str, str], float] = {}
+        """URLs and models of backends that do not render for others, or do not take token ids, and
+        until when they are not asked again."""
+
+    def update(self) -> None:
+        """Note that the backends were replaced: each is asked again."""
+        self._without.clear()
 
     # -- before a call ---------------------------------------------------------------------------
 
@@ -136,10 +147,10 @@ class Continuation:
             reason = _exception(body)
         except (*MALFORMED, RecursionError):
             return None
-        plan = Plan("new", keys[-1], self._histories.of(attempt))
+        plan = Plan("new", keys[-1], self._histories.of(attempt), sent.backend.model)
         if not any(message.get("role") == "assistant" for message in body["messages"]):
             return plan
-        if reason is None and sent.backend.api_base in self._without:
+        if reason is None and self._is_without(sent.backend.api_base, sent.backend.model):
             reason = Fallback.BACKEND
         if reason is None:
             reason = await self._continue(plan, attempt, keys[:-1], sent)
@@ -207,7 +218,8 @@ class Continuation:
         except UpstreamError:
             return Fallback.BACKEND
         if response.status in _NO_SUCH_ROUTE:
-            self._exclude(backend.api_base, f"answers {response.status} to POST /tokenize")
+            why = f"answers {response.status} to POST /tokenize"
+            self._exclude(backend.api_base, backend.model, why)
             return Fallback.BACKEND
         if response.status in _REFUSED:
             return Fallback.TEMPLATE
@@ -217,12 +229,20 @@ class Continuation:
             tokens = []
         return tokens or Fallback.BACKEND
 
-    def _exclude(self, api_base: str, why: str) -> None:
-        if api_base not in self._without:
-            self._without.add(api_base)
-            logger.warning(
-                "the backend %s %s, so its calls do not continue their history", api_base, why
-            )
+    def _is_without(self, api_base: str, model: str) -> bool:
+        return self._without.get((api_base, model), 0.0) > time.monotonic()
+
+    def _exclude(self, api_base: str, model: str, why: str) -> None:
+        if self._is_without(api_base, model):
+            return
+        self._without[api_base, model] = time.monotonic() + _WITHOUT_SECONDS
+        logger.warning(
+            "the backend %s %s, so calls of its model %s do not continue their history for %g s",
+            api_base,
+            why,
+            model,
+            _WITHOUT_SECONDS,
+        )
 
     # -- after a call ----------------------------------------------------------------------------
 
@@ -239,7 +259,9 @@ class Continuation:
         for choice in cast("list[Json]", response.get("choices") or ()):
             prompt = token_list(choice.get("prompt_token_ids") or response.get("prompt_token_ids"))
             if plan.ids is not None and prompt != plan.ids:
-                self._exclude(api_base, "does not take the prompt as token ids")
+                if prompt:  # an answer may lack them, which says nothing about the next
+                    why = "does not take the prompt as token ids"
+                    self._exclude(api_base, plan.model, why)
                 plan.fall_back(Fallback.IGNORED)
             sampled = token_list(choice.get("token_ids"))
             try:
@@ -288,11 +310,15 @@ def _exception(body: Json) -> Fallback | None:
 
 
 def _restore(history: AttemptHistory, attributes: Any) -> None:
-    """Keep the answers of a recorded call."""
-    keys: Sequence[str] = attributes.get(_ANSWERS) or ()
-    reasons: Sequence[str] = attributes.get("gen_ai.response.finish_reasons") or ()
-    parent = history.answers.get(bytes.fromhex(attributes.get(_PARENT) or ""))
-    for position, text in enumerate(keys):
+    """Keep the answers of a recorded call; a span that is not one of a proxy has none."""
+    try:
+        keys = [bytes.fromhex(text) for text in attributes.get(_ANSWERS) or ()]
+        reasons = [*(attributes.get("gen_ai.response.finish_reasons") or ())]
+        parent = history.answers.get(bytes.fromhex(attributes.get(_PARENT) or ""))
+    except (TypeError, ValueError) as error:
+        logger.debug("the span of a call holds no answers of a proxy: %s", error)
+        return
+    for position, key in enumerate(keys):
         suffix = f".{position}" if position else ""
         prompt = token_list(
             attributes.get("prompt_token_ids" + suffix) or attributes.get("prompt_token_ids")
@@ -304,4 +330,4 @@ def _restore(history: AttemptHistory, attributes: Any) -> None:
         if parent is not None and prompt[: parent.length] != parent.ids():
             parent = None
         finish = reasons[position] if position < len(reasons) else None
-        history.keep(bytes.fromhex(text), parent, prompt, sampled, finish)
+        history.keep(key, parent, prompt, sampled, finish)

@@ -8,7 +8,7 @@ import pytest
 
 from agl_core.types import RolloutConfig
 from agl_store_memory import InMemoryLightningStore
-from agl_train.failures import Failures, retried_attempts
+from agl_train.failures import Failures, failed_rollouts, retried_attempts
 
 FAILING = """
 
@@ -135,3 +135,33 @@ async def test_attempts_that_later_ones_replaced_are_counted_by_status():
     await store.start_rollout("y")
     assert await retried_attempts(store, 2) == {"failed": 2}
     assert await retried_attempts(store, 0) == {}
+
+
+async def test_failures_and_retries_of_other_runs_are_left_out():
+    store = InMemoryLightningStore()
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    expected: list[str] = []
+    for run in ("night", None, "day"):  # the last one is the newest
+        metadata = None if run is None else {"run": run, "batch": "b", "index": 0}
+        rollout = await store.enqueue_rollout("x", config=config, metadata=metadata)
+        for _ in range(2):
+            assert await store.dequeue_rollout("w") is not None
+            await store.update_attempt(rollout.rollout_id, "latest", status="failed")
+        expected += [] if run == "day" else [rollout.rollout_id]
+    found = await failed_rollouts(store, 2, {"night", None})
+    assert [one.rollout_id for one in found] == expected[::-1]
+    assert [one.rollout_id for one in await failed_rollouts(store, 2, {"night"})] == expected[:1]
+    assert await retried_attempts(store, 9, {"night", None}) == {"failed": 2}
+    assert await retried_attempts(store, 9) == {"failed": 3}
+    assert len(await failed_rollouts(store, 1)) == 1
+    assert await failed_rollouts(store, 0, {"night"}) == []
+
+
+def test_the_cause_of_a_resumed_run_is_its_own(project, forgets, agl):
+    """Its only failure is older than one of another run in the same store."""
+    tasks = with_tasks("value", "ok")
+    assert agl("train", "train.toml", *forgets, *tasks, "--run", "night").returncode == 0
+    other = agl("train", "train.toml", *forgets, *with_tasks("x", "ok"), "--run", "day")
+    assert other.returncode == 0
+    done = agl("train", "train.toml", *forgets, *tasks, "--run", "night", "--resume", "--json")
+    assert [one["cause"] for one in json.loads(done.stdout)["failures"]] == ["ValueError no value"]

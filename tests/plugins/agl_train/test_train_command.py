@@ -280,6 +280,26 @@ def test_metrics_are_those_that_the_algorithm_reported(project, agl):
     assert (metrics["steps"], metrics["score"], metrics["rollouts"]) == (3, 1.0, 0)
 
 
+def test_the_best_resources_are_the_runs_own(project, capsys):
+    """Another run of the same store writes its prompt before this one has ended."""
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(
+            """
+@agl.algo
+async def shared(*, run, store, train_dataset, val_dataset):
+    own = {"prompt": agl.PromptTemplate(template="own", engine="f-string")}
+    await run.set_result(await run.put_resources("best", own))
+    other = {"prompt": agl.PromptTemplate(template="other", engine="f-string")}
+    await store.update_resources("day/best", other)
+"""
+        )
+    command = ["train", "train.toml", "--json", "--set", "algorithm=agl_cli_agent:shared"]
+    assert main([*command, "--run", "night"]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["best_resources"]["resources_id"] == "night/best"
+    assert said["best_resources"]["resources"]["prompt"]["template"] == "own"
+
+
 def test_a_run_ends_with_a_table_for_people(project, agl):
     done = agl("train", "train.toml")
     assert done.returncode == 0, done.stderr

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
-    from agl_core.types import Attempt, Rollout
+    from agl_core.types import Attempt, Rollout, RolloutStatus
 
 _MOST: Final = 1000
 """Rollouts whose cause is read; those that failed last."""
@@ -18,17 +18,23 @@ _SHOWN: Final = 3
 """Kinds of failure that are named, those with the most rollouts."""
 
 
-async def failed_rollouts(store: LightningStore, count: int) -> list[Rollout]:
-    """Return the rollouts that failed last."""
-    if not count:
-        return []
-    page = await store.query_rollouts(
-        status_in=["failed"], sort_by="start_time", sort_order="desc", limit=min(count, _MOST)
-    )
-    return list(page)
+async def failed_rollouts(
+    store: LightningStore, count: int, runs: Container[str | None] | None = None
+) -> list[Rollout]:
+    """Return the rollouts that failed last.
+
+    Args:
+        store: The store.
+        count: How many; at most 1,000 are returned.
+        runs: Names of the runs that they belong to, with None for those without a run; by default
+            those of all runs.
+    """
+    return await _last(store, count, runs, ["failed"])
 
 
-async def retried_attempts(store: LightningStore, count: int) -> dict[str, int]:
+async def retried_attempts(
+    store: LightningStore, count: int, runs: Container[str | None] | None = None
+) -> dict[str, int]:
     """Return the number of attempts that later ones replaced, by status, in the last rollouts.
 
     One that was taken for lost, such as behind a cut link, may have succeeded later.
@@ -36,19 +42,39 @@ async def retried_attempts(store: LightningStore, count: int) -> dict[str, int]:
     Args:
         store: The store.
         count: Number of rollouts to look at; at most 1,000 are.
+        runs: As for :func:`failed_rollouts`.
     """
-    if not count:
-        return {}
-    page = await store.query_rollouts(
-        sort_by="start_time", sort_order="desc", limit=min(count, _MOST)
-    )
     replaced: Counter[str] = Counter()
-    for rollout in page:
+    for rollout in await _last(store, count, runs):
         last: Attempt | None = getattr(rollout, "attempt", None)
         if last is not None and last.sequence_id > 1:
             attempts = await store.query_attempts(rollout.rollout_id)
             replaced.update(a.status for a in attempts if a.sequence_id < last.sequence_id)
     return dict(replaced)
+
+
+async def _last(
+    store: LightningStore,
+    count: int,
+    runs: Container[str | None] | None,
+    status_in: list[RolloutStatus] | None = None,
+) -> list[Rollout]:
+    """Return the last rollouts of some runs; reads past those of others."""
+    wanted = min(count, _MOST)
+    found: list[Rollout] = []
+    offset, total = 0, 1
+    while len(found) < wanted and offset < total:
+        page = await store.query_rollouts(
+            status_in=status_in, sort_by="start_time", sort_order="desc", limit=_MOST, offset=offset
+        )
+        found += [one for one in page if runs is None or _run_of(one) in runs]
+        offset, total = offset + _MOST, page.total
+    return found[:wanted]
+
+
+def _run_of(rollout: Rollout) -> str | None:
+    """Return the name of the run that enqueued a rollout; None if it has none."""
+    return (rollout.metadata or {}).get("run")
 
 
 class Failures:

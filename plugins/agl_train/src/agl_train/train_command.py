@@ -171,18 +171,21 @@ def _fit(
     async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
         return await record.count(store), await store.get_latest_resources()
 
+    async def result() -> ResourcesUpdate | None:
+        # The run's own result: the latest resources may be those of another run.
+        best = (await stored_runs(store))[trainer.run].resources_id
+        return await (store.get_resources_by_id(best) if best else store.get_latest_resources())
+
     async def look_at_run() -> tuple[dict[str, int], ResourcesUpdate | None]:
         checkpoint = (await stored_runs(store))[trainer.run]
         record.metrics = {**checkpoint.metrics, **record.metrics}
-        best = checkpoint.resources_id
-        return (
-            await record.count_run(store, trainer.run),
-            await (store.get_resources_by_id(best) if best else store.get_latest_resources()),
-        )
+        return await record.count_run(store, trainer.run), await result()
 
     async def look_at_failures(counts: dict[str, int]) -> tuple[Failures, dict[str, int]]:
-        failed = await failed_rollouts(store, counts["failed"])
-        retried = await retried_attempts(store, counts["rollouts"])
+        # Only those of the run's name are counted when it is resumed, else those without one, too.
+        runs = {trainer.run} if resume else {trainer.run, None}
+        failed = await failed_rollouts(store, counts["failed"], runs)
+        retried = await retried_attempts(store, counts["rollouts"], runs)
         return await Failures.read(store, counts, failed), retried
 
     try:
@@ -203,7 +206,7 @@ def _fit(
         if resume:
             counts, latest = asyncio.run(look_at_run())
         else:
-            after, latest = asyncio.run(look())
+            after, latest = asyncio.run(record.count(store)), asyncio.run(result())
             # A durable store also holds the rollouts of earlier runs: subtract them.
             counts = {key: after[key] - before[key] for key in after}
         failures, retried = asyncio.run(look_at_failures(counts))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -254,3 +255,10 @@ def test_a_terminal_gets_a_rich_table(monkeypatch, capsys):
     assert "name" in text
     output.print_json({"a": 1})
     assert capsys.readouterr().out == '{\n  "a": 1\n}\n'
+
+
+def test_json_has_null_in_place_of_numbers_that_it_does_not_have(capsys):
+    from agl_cli_kit import output
+
+    output.print_json({"a": [1.5, math.nan, (-math.inf, True)], "b": {"c": math.inf}})
+    assert capsys.readouterr().out == '{"a": [1.5, null, [null, true]], "b": {"c": null}}\n'

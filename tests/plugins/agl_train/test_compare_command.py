@@ -102,6 +102,20 @@ def test_two_evaluations_are_compared_task_by_task(capsys):
     assert "no finished rollouts of a run 'nothing'" in capsys.readouterr().err
 
 
+def test_json_of_evaluations_in_which_all_failed_is_valid(folder, capsys):
+    (folder / "evaluated.py").write_text(
+        PROGRAM.replace("tried = rollout", "raise RuntimeError\n    tried = rollout")
+    )
+    for _ in range(2):
+        assert main(["eval", "train.toml"]) == 1
+    capsys.readouterr()
+    assert main(["compare", "train.toml", "train-eval", "train-eval-2", "--json"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    found = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["before"]["mean"] is None
+    assert found["gain"]["mean"] == 0
+
+
 @pytest.mark.parametrize("of_agent", [False, True])
 def test_a_crash_counts_what_it_does_in_the_evaluations(folder, capsys, of_agent):
     """From -1 to 1 a crash counts -1 in a score, so three crashes fewer are a gain."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -25,8 +26,22 @@ def in_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, indented in a terminal and on one line elsewhere."""
-    click.echo(json.dumps(value, indent=2 if in_terminal() else None, default=str))
+    """Print one JSON document, indented in a terminal and on one line elsewhere.
+
+    A number that is not finite is printed as null, since JSON has no NaN and no infinity.
+    """
+    click.echo(json.dumps(_finite(value), indent=2 if in_terminal() else None, default=str))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with None in place of the numbers in it that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in cast("Sequence[Any]", value)]
+    return value
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:

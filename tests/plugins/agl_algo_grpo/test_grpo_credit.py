@@ -143,6 +143,20 @@ def test_forks_need_a_loss_that_weighs_tokens():
         config("forked", loss="rollout")
 
 
+@pytest.mark.parametrize(
+    ("credit", "options", "said"),
+    [
+        ("rtmc", {"advantage": "rloo"}, "advantage='rloo' needs credit='group', not 'rtmc'"),
+        ("forked", {"seed": -1}, "credit='forked' needs a seed of at least 0"),
+    ],
+)
+def test_options_that_credit_by_turn_cannot_follow_are_refused(
+    credit: Any, options: dict[str, Any], said: str
+):
+    with pytest.raises(ValidationError, match=said):
+        GRPOConfig(model="m", credit=credit, **options)
+
+
 # -- a training run --------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ import torch
 from openai import APIError, AsyncOpenAI
 
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
-from agl_algo_grpo.config import GRPOConfig
+from agl_algo_grpo.config import CreditConfig, GRPOConfig
 from agl_algo_grpo.grpo import group_advantages
 from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decide
+from agl_core import semconv
 from agl_core.algorithm import RewardRange, RolloutOutcome
-from agl_core.types import RolloutStatus
+from agl_core.types import RolloutStatus, Span
 from agl_proxy_direct import DirectProxy
 from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
@@ -255,9 +257,6 @@ async def test_failures_are_never_reinforced(factor: float, shift: float, how: A
     advantages = group_advantages(counted, torch.zeros(4, dtype=torch.int64), how)
     assert max(advantages[2:]) < min(advantages[:2])
     assert max(advantages[2:]) < 0
-    raw = torch.tensor([one.sample.reward for one in decisions if one.sample])
-    again = group_advantages(raw.double(), torch.zeros(4, dtype=torch.int64), how)
-    assert again.tolist() == pytest.approx(advantages.tolist())
 
 
 async def test_failure_counts_the_lower_end_of_a_declared_range():
@@ -325,3 +324,91 @@ def test_uniform_groups_are_dropped_only_if_they_are_replaced():
     assert (replaced.uniform, replaced.dropped_groups) == (1, 1)
     assert replaced.dropped == {"the rewards of its group are all equal": 2}
     assert replaced.rewards == [1, 1, 1, 0]
+
+
+def test_a_group_with_equal_final_rewards_may_teach_by_turn():
+    def talk(name: str, *first: float) -> Decision:
+        row = TrajectoryRow(
+            agent="*",
+            token_ids=[1, 2, 3, 4],
+            mask=[0, 1, 0, 1],
+            logprobs=[0.0, -1.0, 0.0, -1.0],
+            responses=[(1, 2), (3, 4)],
+            rewards=[*first, None],
+            span_ids=["a", "b"],
+        )
+        return Decision(Sample(name, 1.0, [row], calls=[(0, 0), (0, 1)]), rows=1)
+
+    decisions = [[talk("x", 0.5), talk("y", 0.0)], [talk("x", 0.5), talk("y", 0.5)]]
+    cases: list[tuple[Any, list[int]]] = [("discounted", [0]), ("group", [])]
+    for credit, useful in cases:
+        config = GRPOConfig(model="m", group_size=2, resample=1, credit=CreditConfig(type=credit))
+        step = Step.of(decisions, config)
+        assert [group.index for group in step.groups] == useful
+        assert step.uniform == 2 - len(useful)
+
+
+# -- with a tracer: a row names the span of the agent's own client ---------------------------------
+
+
+def traced(outcome: RolloutOutcome, tries: int = 1) -> RolloutOutcome:
+    """Return an outcome with a client's span above the proxy's spans of each call.
+
+    Args:
+        outcome: The outcome.
+        tries: Number of calls of the proxy that the client makes for its first call.
+    """
+    spans: list[Span] = []
+    calls = [span for span in outcome.spans if span.name == semconv.SPAN_MODEL_CALL]
+    parts = [calls[:tries], *([call] for call in calls[tries:])]
+    for number, part in enumerate(parts):
+        own = {
+            key: value
+            for key, value in part[-1].attributes.items()
+            if "token_ids" not in key and not key.startswith(("agl.", semconv.MODEL_VERSION))
+        }
+        client = f"{number:016x}"
+        start = {"start_time": part[0].start_time, "attributes": own}
+        spans += [call.model_copy(update={"parent_id": client}) for call in part]
+        top = {"span_id": client, "name": "openai.chat", "parent_id": None, **start}
+        spans.append(part[-1].model_copy(update=top))
+    return replace(outcome, spans=spans)
+
+
+async def go_on_with_the_second(client: AsyncOpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    answer = await client.chat.completions.create(model="m", messages=messages, n=2)
+    text = answer.choices[1].message.content
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "on"}]
+    await client.chat.completions.create(model="m", messages=messages)
+
+
+async def test_the_used_choice_is_known_also_with_a_tracer():
+    script = [Reply("first answer here", others=["second one"]), GOOD]
+    outcome = await outcome_of(script, go_on_with_the_second)
+    plain, with_tracer = decision_on(outcome), decision_on(traced(outcome))
+    assert plain.reason == with_tracer.reason == ""
+    assert with_tracer.sample is not None
+    rows = with_tracer.sample.rows
+    assert {name for row in rows for name in row.span_ids} <= {f"{i:016x}" for i in range(2)}
+    unknown = await outcome_of(script, lambda client: ask(client, n=2))
+    assert decision_on(traced(unknown)).reason == Reason.SEVERAL_CHOICES
+
+
+async def test_a_try_that_failed_does_not_spoil_the_call_that_a_client_repeated():
+    outcome = await outcome_of([Reply(error_status=503), GOOD], twice)
+    assert decision_on(traced(outcome, tries=2)).reason == ""
+
+
+async def test_an_answer_during_which_weights_changed_is_dropped():
+    outcome = await outcome_of([GOOD], once)
+
+    def changed(span: Span) -> Span:
+        end = {semconv.MODEL_VERSION + ".end": "step-4"}
+        return span.model_copy(update={"attributes": {**span.attributes, **end}})
+
+    both = replace(outcome, spans=[changed(span) for span in outcome.spans])
+    for one in (both, traced(both)):
+        learners = {"llm": Learner(GRPOConfig(model="m"), "m")}
+        found = decide(one, TraceToTrajectory(), learners, {"step-3", "step-4"})["llm"]
+        assert found.reason == Reason.OTHER_WEIGHTS

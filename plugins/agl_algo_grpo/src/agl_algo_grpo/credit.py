@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agl_algo_grpo.config import GRPOConfig
-from agl_algo_grpo.samples import Group, Sample
 from agl_credit import Path, Turn, call_advantages, row_turns
 
-__all__ = ["to_paths", "token_advantages"]
+if TYPE_CHECKING:
+    from agl_algo_grpo.samples import Group, Sample
+
+__all__ = ["call_advantages_of", "to_paths", "token_advantages"]
 
 Floats = NDArray[np.float64]
+
+
+def call_advantages_of(group: Group, config: GRPOConfig) -> list[Floats]:
+    """Return the advantages of the calls of each sample of a group, without repeated ones."""
+    advantages = call_advantages(
+        to_paths(group.members), config.credit, normalise=config.advantage == "group"
+    )
+    return [a[one.repeated :] for one, a in zip(group.members, advantages, strict=True)]
 
 
 def token_advantages(group: Group, config: GRPOConfig) -> list[list[Floats]]:
@@ -22,12 +33,8 @@ def token_advantages(group: Group, config: GRPOConfig) -> list[list[Floats]]:
     Tokens that the policy did not sample have the advantage 0.
     """
     found: list[list[Floats]] = []
-    advantages = call_advantages(
-        to_paths(group.members), config.credit, normalise=config.advantage == "group"
-    )
-    for sample, of_calls in zip(group.members, advantages, strict=True):
+    for sample, own in zip(group.members, call_advantages_of(group, config), strict=True):
         of_rows = [np.zeros(len(row.token_ids)) for row in sample.rows]
-        own = of_calls[sample.repeated :]
         for (i, number), advantage in zip(sample.calls, own, strict=True):
             start, end = sample.rows[i].responses[number]
             of_rows[i][start:end] = advantage

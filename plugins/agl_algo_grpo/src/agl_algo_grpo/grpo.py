@@ -27,8 +27,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from agl_core.algorithm import RewardScale
-
 __all__ = [
     "group_advantages",
     "high_covariance",
@@ -51,8 +49,8 @@ def group_advantages(
     A group whose rewards are all equal carries no signal: its advantages are 0.
 
     Args:
-        rewards: float ``[R]``; minus infinity for a failure, which counts as
-            :class:`~agl_core.algorithm.RewardScale` says for its group.
+        rewards: float ``[R]``, finite: failures already count what
+            :class:`~agl_core.algorithm.RewardScale` says for their group.
         groups: int ``[R]``, the number of each rollout's group.
         how: ``group``: ``(r - mean) / (std + epsilon)`` with the sample's standard deviation
             (n - 1). ``group-mean``: ``r - mean``, which does not favour tasks that are nearly
@@ -67,11 +65,6 @@ def group_advantages(
     for group in groups.unique():
         members = groups == group
         r = rewards[members].double()
-        failed = r == -torch.inf
-        if bool(failed.any()) and not bool(failed.all()):
-            scale = RewardScale()
-            scale.learn(r[~failed].tolist())
-            r[failed] = scale.failure
         n = len(r)
         if bool((r == r[0]).all()):
             continue  # otherwise rounding errors would be divided by epsilon

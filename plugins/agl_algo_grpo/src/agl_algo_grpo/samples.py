@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
 from agl_adapters import ModelCall, altered_sampling, auxiliary_calls
+from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
 from agl_core.algorithm import RewardRange, RewardScale, RolloutOutcome
@@ -25,6 +26,7 @@ __all__ = [
     "Sample",
     "Step",
     "decide",
+    "lost_calls",
     "reward_of",
     "staleness",
     "version_of",
@@ -34,6 +36,8 @@ _VERSION: Final = "step-"
 _REQUEST: Final = "gen_ai.request."
 _MODEL: Final = f"{_REQUEST}model"
 _RESPONSE_IDS: Final = "response_token_ids"
+_END_VERSION: Final = f"{semconv.MODEL_VERSION}.end"
+"""Version of the weights at the end of a call, if they changed while it ran."""
 
 
 def version_of(steps: int) -> str:
@@ -179,8 +183,18 @@ class Group:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all rewards are equal, so that every advantage is 0."""
+        """Whether all final rewards are equal; see also :meth:`teaches`."""
         return len({sample.reward for sample in self.members}) == 1
+
+    def teaches(self, config: GRPOConfig) -> bool:
+        """Return whether a token has an advantage other than 0.
+
+        Credit by turn may tell apart rollouts whose final rewards are equal.
+        """
+        if config.credit.type == "group":
+            return not self.is_uniform
+        advantages = credit.call_advantages_of(self, config)
+        return any(bool(of_calls.any()) for of_calls in advantages)
 
 
 @dataclass(slots=True)
@@ -192,7 +206,8 @@ class Step:
         seconds: Time that its rollouts took.
         groups: Groups to train on.
         partial: Number of those groups that are incomplete.
-        uniform: Number of groups whose rewards are all equal, dropped ones included.
+        uniform: Number of groups without an advantage, since rewards are all equal; dropped ones
+            included.
         dropped: Number of dropped rollouts by reason, including those of dropped groups.
         dropped_rows: Number of rows of the dropped rollouts.
         dropped_groups: Number of dropped groups.
@@ -202,6 +217,7 @@ class Step:
             repetitions and forks.
         certificates: Certificates of all rows, including dropped ones.
         details: Details of the reasons of dropped rollouts.
+        skipped_forks: Number of calls chosen to be forked that cannot be replayed.
     """
 
     number: int = 0
@@ -217,6 +233,7 @@ class Step:
     sampled_tokens: int = 0
     certificates: CertificateSummary = field(default_factory=CertificateSummary)
     details: Counter[str] = field(default_factory=Counter[str])
+    skipped_forks: int = 0
 
     @property
     def samples(self) -> list[Sample]:
@@ -260,7 +277,7 @@ class Step:
             unfit = ""
             if len(samples) < fewest:
                 unfit = Reason.SMALL_GROUP
-            elif group.is_uniform:
+            elif not group.teaches(config):
                 step.uniform += 1
                 if config.resample:
                     unfit = Reason.UNIFORM
@@ -299,7 +316,7 @@ def decide(
     Returns:
         The decisions by the policy's name.
     """
-    rows, calls = _rows(outcome, adapter)
+    rows, calls, used = _rows(outcome, adapter)
     # A row may be made of spans of the proxy or of the agent's own client.
     models = {span.span_id: span.attributes.get(_MODEL) for span in outcome.spans}
     own = {
@@ -310,7 +327,8 @@ def decide(
         for name, learner in learners.items()
     }
     flaws = {
-        name: _flaw(*own[name], learner.config, versions) for name, learner in learners.items()
+        name: _flaw(*own[name], used, learner.config, versions)
+        for name, learner in learners.items()
     }
     if Reason.BROKEN_CALL in flaws.values():  # the other policies' rewards suffer from it too
         flaws = dict.fromkeys(flaws, Reason.BROKEN_CALL)
@@ -414,37 +432,71 @@ def reward_of(outcome: RolloutOutcome, name: str | None) -> float | None:
 
 def _rows(
     outcome: RolloutOutcome, adapter: TraceToTrajectory
-) -> tuple[list[TrajectoryRow], list[Span]]:
+) -> tuple[list[TrajectoryRow], list[Span], set[str]]:
+    """Return a rollout's rows, the proxy's spans, and the ids of those that are in rows."""
     if not outcome.spans:
-        return [], []
+        return [], [], set()
     rows: list[TrajectoryRow] | None = outcome.adapted
     if rows is None:
         rows = adapter.adapt(outcome.spans)
     calls = [span for span in outcome.spans if span.name == semconv.SPAN_MODEL_CALL]
     calls.sort(key=lambda span: span.sequence_id)
-    used = {span_id for row in rows for span_id in row.span_ids}
+    used = _used(rows, calls, outcome.spans)
     if not adapter.keep_auxiliary and any(call.span_id not in used for call in calls):
         # How a title was sampled, or that it failed, says nothing about the rollout.
         beside = auxiliary_calls([(call, ModelCall(call.attributes)) for call in calls])
         calls = [call for call in calls if call.span_id in used or call.span_id not in beside]
-    return rows, calls
+    return rows, calls, used
+
+
+def _used(rows: Sequence[TrajectoryRow], calls: Sequence[Span], spans: Sequence[Span]) -> set[str]:
+    """Return the ids of the calls whose answers are in rows.
+
+    A row names one span of a call: the proxy's, or with a tracer that of the agent's own client.
+    That is above the proxy's, once for each try of the client, or has the same response.
+    """
+    named = {span_id for row in rows for span_id in row.span_ids}
+    used = {call.span_id for call in calls if call.span_id in named}
+    by_id = {span.span_id: span for span in spans}
+    if used == named:
+        return used
+    above = {call.span_id: _above(call, by_id) for call in calls}
+    answers = {call.span_id: ModelCall(call.attributes).response_id for call in calls}
+    for name in named - used:
+        below = [call for call in calls if name in above[call.span_id]]
+        answer = ModelCall(by_id[name].attributes).response_id if name in by_id else None
+        same = [c for c in below or calls if answer is not None and answers[c.span_id] == answer]
+        used |= {call.span_id for call in same or below[-1:]}
+    return used
+
+
+def _above(span: Span, by_id: Mapping[str, Span]) -> set[str]:
+    """Return the ids of the spans above a span."""
+    found: set[str] = set()
+    parent = span.parent_id
+    while parent is not None and parent not in found:
+        found.add(parent)
+        parent = by_id[parent].parent_id if parent in by_id else None
+    return found
 
 
 def _flaw(
     rows: Sequence[TrajectoryRow],
     calls: Sequence[Span],
+    used: Collection[str],
     config: GRPOConfig,
     versions: Collection[str],
 ) -> str:
     """Return what is wrong with a policy's tokens of a rollout; empty if nothing is."""
     broken = {call.span_id for call in calls if _is_broken(call)}
-    if any(not _was_repeated(call, calls) for call in calls if call.span_id in broken):
+    if lost_calls(calls):
         return Reason.BROKEN_CALL
-    used = {span_id for row in rows for span_id in row.span_ids}
-    if broken & used:
+    if broken.intersection(used):
         return Reason.BROKEN_CALL  # tokens of a truncated stream are in a row
     if any(len(_finish_reasons(call)) > 1 and call.span_id not in used for call in calls):
         return Reason.SEVERAL_CHOICES
+    if any(_END_VERSION in call.attributes for call in calls if call.span_id in used):
+        return Reason.OTHER_WEIGHTS  # loaded while the call ran: which token has which is unknown
     if not rows:
         return Reason.NO_TOKENS
     for row in rows:
@@ -461,6 +513,11 @@ def _flaw(
     if _other_sampling(calls, config):
         return Reason.OTHER_SAMPLING
     return ""
+
+
+def lost_calls(calls: Sequence[Span]) -> list[Span]:
+    """Return the calls that failed through no fault of the agent, and were not repeated."""
+    return [call for call in calls if _is_broken(call) and not _was_repeated(call, calls)]
 
 
 def _is_broken(call: Span) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +17,8 @@ from agl_credit import TurnSpread, choose_forks, forked_advantages
 
 __all__ = ["Forks"]
 
+logger = logging.getLogger(__name__)
+
 
 class Forks:
     """Chooses the calls to fork, and requests the forks.
@@ -22,9 +26,13 @@ class Forks:
     Args:
         store: The store of the rollouts.
         config: See :class:`~agl_algo_grpo.config.GRPOConfig`.
+
+    Attributes:
+        skipped: Number of the chosen calls of the last step that could not be forked, by policy.
     """
 
     def __init__(self, store: LightningStore, config: GRPOConfig) -> None:
+        self.skipped: Counter[str] = Counter()
         self._store = store
         self._config = config
         self._spread: dict[str, TurnSpread] = {}
@@ -43,6 +51,7 @@ class Forks:
         credit = self._config.credit
         names = list(selected)
         requests: list[tuple[int, EnqueueRolloutRequest]] = []
+        self.skipped.clear()
         for number, name in enumerate(names):
             for group in selected[name].groups:
                 if (step + group.index) % len(names) != number:
@@ -56,19 +65,25 @@ class Forks:
                 )
                 for point in points:
                     forks = await self._fork(group.samples[point.path], point.at)
+                    self.skipped[name] += not forks
                     requests += [(group.index, fork) for fork in forks]
         return requests
 
     async def _fork(self, sample: Sample, at: int) -> list[EnqueueRolloutRequest]:
-        from agl_replay import fork_requests_at
+        """Return requests for forks at a call; none if it cannot be replayed up to there."""
+        from agl_replay import NotReplayableError, fork_requests_at
 
         row, response = sample.calls[at]
-        return await fork_requests_at(
-            self._store,
-            sample.rollout_id,
-            span_id=sample.rows[row].span_ids[response],
-            samples=self._config.credit.samples,
-        )
+        try:
+            return await fork_requests_at(
+                self._store,
+                sample.rollout_id,
+                span_id=sample.rows[row].span_ids[response],
+                samples=self._config.credit.samples,
+            )
+        except NotReplayableError as error:
+            logger.warning("a call is not forked: %s", error)
+            return []
 
     def learn(self, selected: Mapping[str, Step]) -> None:
         """Note the spread of a finished step, from which later ones choose."""

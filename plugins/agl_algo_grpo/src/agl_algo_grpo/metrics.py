@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from agl_algo_grpo.validation import rank_all
+from agl_core.algorithm import RewardRange
+
 __all__ = ["COLUMNS", "Metrics", "draw_curve"]
 
 logger = logging.getLogger("agl_algo_grpo")
@@ -21,6 +24,11 @@ COLUMNS: Final[tuple[str, ...]] = (
     "val_reward_high",
     "val_reward_tasks",
     "val_rank",
+    "val_earned",
+    "val_lowest",
+    "val_highest",
+    "val_finished",
+    "val_failed",
     "logprob_delta",
     "logprob_delta_mean",
     "logprob_delta_p99",
@@ -31,6 +39,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "clipped",
     "ratio_max",
     "grad_norm",
+    "refused_updates",
     "learning_rate",
     "rollouts",
     "rows",
@@ -38,6 +47,7 @@ COLUMNS: Final[tuple[str, ...]] = (
     "computed_tokens",
     "sampled_tokens",
     "forks",
+    "skipped_forks",
     "dropped_rollouts",
     "dropped_rows",
     "rows_after_a_break",
@@ -59,7 +69,10 @@ rollouts, ``wait_seconds`` the time that training waited for them. ``tokens`` ar
 prompts included; ``computed_tokens`` those of the forward passes over them, in which a common
 beginning counts once and padding counts; ``sampled_tokens`` those that models sampled in the
 step, in dropped rollouts and forks too. ``val_rank`` is the mean that chooses the best model: a
-failure counts less than every finished rollout in it. ``dropped`` lists the reasons in words."""
+failure counts less than every finished rollout in it, so all steps are ranked anew with each
+validation, by the mean, the lowest and the highest reward of the rollouts that finished
+(``val_earned``, ``val_lowest``, ``val_highest``) and their numbers (``val_finished``,
+``val_failed``). ``dropped`` lists the reasons in words."""
 
 
 class Metrics:
@@ -70,20 +83,30 @@ class Metrics:
         first: Number of the next step. Rows of that step and later ones are removed from the file,
             because a resumed run repeats those steps.
         label: Begin of log lines, such as the policy's name; may be empty.
+        reward_range: Lowest and highest possible reward, if they are declared.
     """
 
-    def __init__(self, folder: Path, first: int, label: str = "") -> None:
+    def __init__(
+        self, folder: Path, first: int, label: str = "", reward_range: RewardRange | None = None
+    ) -> None:
         self._label = label
+        self._reward_range = reward_range
         self._path = folder / "metrics.csv"
         self.steps: list[dict[str, Any]] = []
         if self._path.is_file():
             with self._path.open(newline="", encoding="utf-8") as file:
-                self.steps = [row for row in csv.DictReader(file) if int(row["step"]) < first]
+                # A file of another version may have columns that are not known here.
+                rows = [
+                    {key: row.get(key) or "" for key in COLUMNS} for row in csv.DictReader(file)
+                ]
+            self.steps = [row for row in rows if int(row["step"]) < first]
         self._write()
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of a step and write them to the file."""
         self.steps.append({key: metrics.get(key, "") for key in COLUMNS})
+        if "val_finished" in metrics:
+            rank_all(self.steps, self._reward_range)
         self._write()
         logger.info(
             "%sstep %d: reward %s, %d rollouts, %d rows, loss %.4f, |Δ logprob| %.1e, %.1f s%s",

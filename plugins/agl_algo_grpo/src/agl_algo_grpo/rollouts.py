@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.forks import Forks
-from agl_algo_grpo.samples import Decision, Step, decide, reward_of, version_of
+from agl_algo_grpo.samples import (
+    Decision,
+    Reason,
+    Step,
+    decide,
+    lost_calls,
+    reward_of,
+    version_of,
+)
 from agl_algo_grpo.serving import Serving
+from agl_algo_grpo.validation import Validation
 from agl_algorithm_kit import run_batch, run_requests
-from agl_core.algorithm import BatchOutcome, RewardScale, Run
-from agl_core.statistics import Estimate
+from agl_core import semconv
+from agl_core.algorithm import BatchOutcome, RolloutOutcome, Run
+from agl_core.errors import RunFailedError
 from agl_core.store import LightningStore
-from agl_core.types import Dataset, RolloutConfig, RolloutMode
+from agl_core.types import Dataset, RolloutConfig, RolloutMode, Span
 
 __all__ = ["Rollouts", "Validation"]
 
+logger = logging.getLogger(__name__)
+
+_MODEL: Final = "gen_ai.request.model"
+
 Decisions = Mapping[str, Decision]
 """Decisions on one rollout, by the policy's name."""
-
-
-class Validation(NamedTuple):
-    """How a policy does on the validation tasks.
-
-    Attributes:
-        score: The mean reward over the tasks; a failure counts the lowest possible reward.
-        rank: The mean that chooses the best model; a failure counts less than every finished
-            rollout (:class:`~agl_core.algorithm.RewardScale`).
-    """
-
-    score: Estimate
-    rank: float
 
 
 class Rollouts:
@@ -70,7 +71,6 @@ class Rollouts:
         self._train = train
         self._config = config
         self._run = run
-        self._val_scales: dict[str, RewardScale] = {}
         self._forks = Forks(store, config) if config.credit.type == "forked" else None
 
     async def collect(self, step: int, tasks: Sequence[Any]) -> dict[str, Step]:
@@ -102,6 +102,7 @@ class Rollouts:
             again = [one[name] for one in retried if _is_unusable({name: one[name]})]
             part.retried.update(decision.reason for decision in again)
             part.sampled_tokens += sum(one[name].tokens for one in retried)
+            part.skipped_forks = 0 if self._forks is None else self._forks.skipped[name]
             part.number, part.seconds = step, time.monotonic() - began
         return selected
 
@@ -129,22 +130,41 @@ class Rollouts:
             return {}
         # After a resumption the same choice of forks finds those that finished before.
         plan = repr([(index, request.config) for index, request in requests])
-        batch = await run_requests(
-            self._store,
-            [request for _, request in requests],
-            adapter=self._adapter,
-            timeout=self._config.step_timeout,
-            description=f"forks of step {step}",
-            run=self._run,
-            name=f"step-{step}-forks-{zlib.crc32(plan.encode()):08x}",
-        )
+        decisions: list[Decisions] = []
+        try:
+            batch = await run_requests(
+                self._store,
+                [request for _, request in requests],
+                adapter=self._adapter,
+                timeout=self._config.step_timeout,
+                description=f"forks of step {step}",
+                run=self._run,
+                name=f"step-{step}-forks-{zlib.crc32(plan.encode()):08x}",
+            )
+        except RunFailedError as error:
+            decisions = self._all_lost(error, len(requests))
+        else:
+            for outcome in batch:
+                decisions.append(self._decide(outcome, step))
         found: dict[int, list[Decisions]] = {}
-        for (index, _), outcome in zip(requests, batch, strict=True):
-            one = decide(outcome, self._adapter, self._serving.learners, self._versions(step))
+        for (index, _), one in zip(requests, decisions, strict=True):
             found.setdefault(index, []).append(one)
         if any(_is_unusable(one) for group in found.values() for one in group):
             await self._serving.ensure()
         return found
+
+    def _decide(self, outcome: RolloutOutcome, step: int) -> Decisions:
+        return decide(outcome, self._adapter, self._serving.learners, self._versions(step))
+
+    def _all_lost(self, error: RunFailedError, number: int) -> list[Decisions]:
+        """Return the decisions on a batch that the infrastructure failed as a whole.
+
+        A step's first batch ends the run so. One of a few repetitions, replacements or forks may
+        have met what fails a single task each time.
+        """
+        logger.warning("%s", error)
+        lost = Decision(None, Reason.INFRASTRUCTURE)
+        return [dict.fromkeys(self._serving.learners, lost) for _ in range(number)]
 
     def _versions(self, step: int) -> set[str]:
         """Return the versions of the weights that may sample the rollouts of a step."""
@@ -159,18 +179,22 @@ class Rollouts:
             The decisions on each group's rollouts, and the decisions that led to repetitions.
         """
         size = self._config.group_size
-        learners = self._serving.learners
         decisions: dict[tuple[int, int], Decisions] = {}
         missing = [(group, member) for group in range(len(tasks)) for member in range(size)]
         retried: list[Decisions] = []
         tries = 0
         first = name
-        versions = self._versions(step)
         while True:
             restarts = self._serving.restarts
-            batch = await self._batch(name, [tasks[g] for g, _ in missing], "train")
-            for slot, outcome in zip(missing, batch, strict=True):
-                decisions[slot] = decide(outcome, self._adapter, learners, versions)
+            try:
+                batch = await self._batch(name, [tasks[g] for g, _ in missing], "train")
+            except RunFailedError as error:
+                if name == f"step-{step}":
+                    raise
+                decisions.update(zip(missing, self._all_lost(error, len(missing)), strict=True))
+            else:
+                for slot, outcome in zip(missing, batch, strict=True):
+                    decisions[slot] = self._decide(outcome, step)
             missing = [s for s in missing if _is_unusable(decisions[s])]
             if missing:
                 await self._serving.ensure()
@@ -201,20 +225,56 @@ class Rollouts:
         )
 
     async def validate(self, step: int, tasks: Dataset[Any]) -> dict[str, Validation]:
-        """Run a rollout for each validation task after ``step`` steps.
+        """Run a rollout for each validation task after ``step`` steps; repeat lost ones.
+
+        A rollout is lost if the server, the proxy or the store failed it: that says nothing about
+        the policy. Those lost to a server's death do not count as retries.
 
         Returns:
             By the policy's name.
         """
-        batch = await self._batch(f"val-{step}", tasks, "val")
-        found: dict[str, Validation] = {}
-        for name, learner in self._serving.learners.items():
-            own = _of_policy(batch, learner.config.reward)
-            earned = [outcome.earned for outcome in own.scored]
-            scale = self._val_scales.setdefault(name, RewardScale(self._run.reward_range))
-            scale.learn(earned)
-            found[name] = Validation(own.score(), fmean(scale.counted(earned)))
-        return found
+        first = name = f"val-{step}"
+        restarts, tries = self._serving.restarts, 0
+        batch = await self._batch(name, tasks, "val")
+        outcomes = list(batch)
+        missing = list(range(len(outcomes)))
+        while True:
+            if any(one.rollout.status != "succeeded" or _lost_calls(one) for one in outcomes):
+                await self._serving.ensure()
+            restarted = self._serving.restarts != restarts
+            tries += not restarted
+            missing = [i for i in missing if self._is_lost(outcomes[i], restarted)]
+            if not missing or tries > self._config.retries:
+                break
+            logger.warning("%s: %d rollouts are lost and repeated", first, len(missing))
+            name = f"{first}-again-{zlib.crc32(repr((name, missing)).encode()):08x}"
+            restarts = self._serving.restarts
+            try:
+                again = await self._batch(name, [tasks[i] for i in missing], "val")
+            except RunFailedError as error:
+                logger.warning("%s", error)
+                continue
+            for i, outcome in zip(missing, again, strict=True):
+                outcomes[i] = outcome
+        batch = replace(batch, outcomes=outcomes)
+        return {
+            name: Validation.of(_of_policy(batch, learner.config.reward))
+            for name, learner in self._serving.learners.items()
+        }
+
+    def _is_lost(self, outcome: RolloutOutcome, restarted: bool) -> bool:
+        """Return whether a rollout failed, or may have failed, by no fault of the policy."""
+        if outcome.infrastructure is not None:
+            return True
+        models = {learner.model for learner in self._serving.learners.values()} | {None}
+        if any(call.attributes.get(_MODEL) in models for call in _lost_calls(outcome)):
+            return True
+        return restarted and outcome.rollout.status != "succeeded"
+
+
+def _lost_calls(outcome: RolloutOutcome) -> list[Span]:
+    calls = [span for span in outcome.spans if span.name == semconv.SPAN_MODEL_CALL]
+    return lost_calls(calls)
 
 
 def _of_policy(batch: BatchOutcome, reward: str | None) -> BatchOutcome:

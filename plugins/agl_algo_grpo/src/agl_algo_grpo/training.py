@@ -22,6 +22,7 @@ from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
 from agl_algo_grpo.rollouts import Rollouts
+from agl_algo_grpo.run_state import RunState, options_of, remove_all, steps_of
 from agl_algo_grpo.samples import Reason, Step, staleness, version_of
 from agl_algo_grpo.serving import Serving
 from agl_core.algorithm import Run, batch_iter_over_dataset, show_progress
@@ -68,8 +69,11 @@ class TrainingRun:
             name: self.folder if config.is_single else self.folder / name for name in self._configs
         }
         self._policies: dict[str, Policy] = {}
+        self._state = RunState(
+            self._run, list(self._configs), config.is_single, options_of(config, train)
+        )
         self._trained = False
-        """Whether this process has trained a step."""
+        """Whether the run has trained a step, in this process or an earlier one."""
 
     async def run(self) -> None:
         config = self._config
@@ -77,9 +81,11 @@ class TrainingRun:
             name: await anyio.to_thread.run_sync(_find_model, str(policy.model))
             for name, policy in self._configs.items()
         }
-        first = await anyio.to_thread.run_sync(self._prepare, bases)
+        checkpoints = await self._state.begin()
+        first = await anyio.to_thread.run_sync(self._prepare, bases, checkpoints)
+        self._trained = first > 0
         metrics = {
-            name: Metrics(folder, first, self._label(name))
+            name: Metrics(folder, first, self._label(name), self._run.reward_range)
             for name, folder in self._folders.items()
         }
         self._algorithm.policies = metrics
@@ -102,8 +108,10 @@ class TrainingRun:
                 async with serving.guarded(), aclosing(steps) as finished:
                     async for rows in finished:
                         for name, row in rows.items():
-                            await self._keep_best(name, row, metrics[name])
                             metrics[name].add(row)
+                            if metrics[name].steps[-1]["val_rank"] != "":
+                                row["val_rank"] = metrics[name].steps[-1]["val_rank"]
+                            await self._keep_best(name, metrics[name])
                         step = next(iter(rows.values()))["step"]
                         texts = [
                             f"{self._label(n)}reward {r['reward']:.3f}" for n, r in rows.items()
@@ -183,8 +191,7 @@ class TrainingRun:
                 seconds = await self._publish(serving, done)
                 if self._val is not None and self._is_validated(done):
                     for name, found in (await rollouts.validate(done, self._val)).items():
-                        rows[name] |= found.score.figures("val_reward")
-                        rows[name]["val_rank"] = found.rank
+                        rows[name] |= found.figures()
                 collect(depth)
                 common = {
                     "publish_seconds": seconds,
@@ -240,7 +247,8 @@ class TrainingRun:
                 "%sstep %d trains on %d incomplete groups", label, step, selected.partial
             )
         began = time.monotonic()
-        if selected.groups and all(group.is_uniform for group in selected.groups):
+        config = self._configs[name]
+        if selected.groups and not any(group.teaches(config) for group in selected.groups):
             logger.warning(
                 "%sstep %d: in each group all rewards are equal, so it teaches nothing (an agent "
                 "that passes a seed gets the same answer each time)",
@@ -259,6 +267,7 @@ class TrainingRun:
             "tokens": sum(len(r.token_ids) for sample in selected.samples for r in sample.rows),
             "sampled_tokens": selected.sampled_tokens,
             "forks": sum(len(group.forks) for group in selected.groups),
+            "skipped_forks": selected.skipped_forks,
             "dropped_rollouts": sum(selected.dropped.values()),
             "dropped_rows": selected.dropped_rows,
             "dropped_groups": selected.dropped_groups,
@@ -278,20 +287,22 @@ class TrainingRun:
 
     # -- in a thread: PyTorch --------------------------------------------------------------------
 
-    def _prepare(self, bases: Mapping[str, Path]) -> int:
+    def _prepare(self, bases: Mapping[str, Path], checkpoints: Mapping[str, Path]) -> int:
         """Load the models and the last checkpoints, if any; return the next step.
+
+        Args:
+            bases: Folder of the model that each policy starts from.
+            checkpoints: Last checkpoint of each policy, if the run has some.
 
         Raises:
             ConfigError: The checkpoints are of different steps.
         """
         from agl_algo_grpo.policy import Policy
 
-        state, steps = self._run.state, set[int]()
+        steps = set[int]()
         for name, config in self._configs.items():
             policy = self._policies[name] = Policy(config, bases[name])
-            folder = config.resume_from
-            if state is not None:
-                folder = state["checkpoint" if self._config.is_single else name]
+            folder = checkpoints.get(name, config.resume_from)
             steps.add(0 if folder is None else policy.restore(folder))
         if len(steps) > 1:
             raise ConfigError(
@@ -333,22 +344,21 @@ class TrainingRun:
             await anyio.to_thread.run_sync(self._policies[name].export, weights[name])
         seconds = await serving.publish(weights, version_of(step))
         for folder in weights.values():
-            for old in folder.parent.iterdir():
-                if old != folder:
-                    await anyio.to_thread.run_sync(shutil.rmtree, old)
+            others = [old for old in folder.parent.iterdir() if old != folder]
+            await anyio.to_thread.run_sync(remove_all, others)
         return seconds
 
-    async def _keep_best(self, name: str, row: Mapping[str, Any], metrics: Metrics) -> None:
-        """Export the model if it is the best on the validation tasks so far, and not the last."""
-        rank, done = row.get("val_rank"), row["step"] + 1
-        if rank is None or done == self._config.steps:
+    async def _keep_best(self, name: str, metrics: Metrics) -> None:
+        """Export the model of the last step if it is better on the validation tasks than ``best``.
+
+        The last model of the run is kept in any case.
+        """
+        step, best = metrics.steps[-1]["step"], self._folders[name] / BEST
+        if step + 1 == self._config.steps or not is_better(metrics, best):
             return
-        if rank <= max((value for _, value in metrics.column("val_rank")), default=-math.inf):
-            return
-        best = self._folders[name] / BEST
         part = best.with_name(f"{BEST}.part")
         await anyio.to_thread.run_sync(self._policies[name].export, part)
-        (part / _STEP).write_text(str(row["step"]))
+        (part / _STEP).write_text(str(step))
         if best.exists():
             await anyio.to_thread.run_sync(shutil.rmtree, best)
         await anyio.to_thread.run_sync(part.rename, best)
@@ -362,24 +372,29 @@ class TrainingRun:
                 await anyio.to_thread.run_sync(self._policies[name].export, folder / "model")
         if not last and done % config.checkpoint_every:
             return
-        state: dict[str, str] = {}
+        saved: dict[str, Path] = {}
         for name, folder in self._folders.items():
-            folder = folder / "checkpoints" / f"step-{done}"
-            await anyio.to_thread.run_sync(self._policies[name].save, folder, done)
-            state["checkpoint" if config.is_single else name] = str(folder.absolute())
-        await self._run.save(state, figures)
-        for folder in map(Path, state.values()):
-            kept = sorted(
-                folder.parent.glob("step-*"), key=lambda p: int(p.name.rpartition("-")[2])
-            )
-            for old in kept[: -config.keep_checkpoints]:
-                await anyio.to_thread.run_sync(shutil.rmtree, old)
+            saved[name] = folder / "checkpoints" / version_of(done)
+            await anyio.to_thread.run_sync(self._policies[name].save, saved[name], done)
+        await self._state.add(saved, figures, config.keep_checkpoints)
 
 
-def steps_of(state: Any) -> int:
-    """Return the number of steps after which the state of a run was saved."""
-    folders = (state or {}).values()
-    return min((int(Path(it).name.rpartition("-")[2]) for it in folders), default=0)
+def is_better(metrics: Metrics, best: Path) -> bool:
+    """Return whether the last step has a higher rank than the model that is kept in a folder.
+
+    A kept model whose step is not among the earlier ones was made before the run was resumed, or by
+    another run.
+    """
+    ranks = dict(metrics.column("val_rank"))
+    step, kept = metrics.steps[-1]["step"], _step_in(best)
+    return step in ranks and (kept == step or ranks[step] > ranks.get(kept, -math.inf))
+
+
+def _step_in(best: Path) -> int:
+    """Return the number of the step that made a kept model; -1 if none is kept."""
+    mark = best / _STEP
+    text = mark.read_text() if mark.is_file() else ""
+    return int(text) if text.isdecimal() else -1
 
 
 def describe_best(metrics: Metrics, folder: Path, steps: int) -> str:

@@ -38,10 +38,16 @@ _ANY_TAGS: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _CHANGED: Final = r"(new|revised|updated|improved|rewritten|edited|final|complete|optimi[sz]ed)"
+_OPENING: Final = rf"(here|below|this is|the following|(the|my|your)?\s*{_CHANGED})\b"
+_PROMPT: Final = (
+    r"\b(prompt|template|version|rewrite|revision|edit|draft|"
+    rf"{_CHANGED} (instructions?|text|wording))\b"
+)
+"""What a remark is about. Other first lines with a colon are a prompt's: "Below is a question:"."""
 _REMARK: Final = re.compile(
-    r"\A[#*\s]*(sure|certainly|of course|okay|ok|here|below|this is|the following|(the|my|your)?\s*"
-    rf"{_CHANGED}\b)"
-    r"[^\n]{0,160}?:[*\s]*(\n|\Z)"
+    r"\A[#*\s]*((sure|certainly|of course|okay|ok)\b[^\n]{0,160}?|here (it is|you (go|are))"
+    rf"|{_OPENING}[^\n]{{0,160}}?{_PROMPT}[^\n]{{0,160}}?|((the|my|your) )?{_CHANGED})"
+    r":[*\s]*(\n|\Z)"
     r"|\A(hier ist|voici|aqu\u00ed (est\u00e1|tienes)|aqui est\u00e1|ecco|\u0432\u043e\u0442"
     r"|\u4ee5\u4e0b|\u8fd9\u662f|\u4e0b\u9762\u662f)[^\n]{0,160}?[:\uff1a][*\s]*\n",
     re.IGNORECASE,

@@ -8,14 +8,24 @@ import logging
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agl_prompt_search as prompt_search
-from agl_core.algorithm import RewardRange, RewardScale, show_progress
+from agl_core.algorithm import (
+    BatchOutcome,
+    RewardRange,
+    RewardScale,
+    RolloutOutcome,
+    show_progress,
+)
+from agl_core.errors import RunFailedError
 from agl_core.statistics import estimate_mean
-from agl_prompt_search import Reporter, SearchState, write_files
+from agl_core.types import Rollout
+from agl_prompt_search import Reporter, SearchState, require_use, write_files
 
 
 class Candidate(prompt_search.Candidate):
@@ -109,6 +119,45 @@ class TestState:
     def test_an_unknown_version_is_a_key_error(self):
         with pytest.raises(KeyError, match="v9"):
             state().candidate("v9")
+
+
+class Named(prompt_search.Candidate):
+    """A candidate whose prompts have the names of figures."""
+
+    def texts(self) -> Mapping[str, str]:
+        return {"score": "Score {q}", "parent": "Ask", "plan": "Plan"}
+
+
+def test_a_prompt_may_have_the_name_of_a_column(tmp_path: Path):
+    found = SearchState[Named](seed=1, history=[Named(version="v0", rewards={0: 1.0})])
+    write_files(found, tmp_path)
+    (row,) = read(tmp_path / "history.csv")
+    assert (row["score"], row["parent"]) == ("1.0", "")
+    assert (row["prompt score"], row["prompt parent"], row["plan"]) == ("Score {q}", "Ask", "Plan")
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("failed", ""),
+        ("succeeded", "the agent gave no reward in any rollout"),
+        ("cancelled", "no rollout of the agent ended in time"),
+    ],
+)
+def test_a_resumed_search_knows_how_earlier_rollouts_ended(status: Any, says: str):
+    rollout = Rollout(rollout_id="r", input=1, start_time=0.0, status=status)
+    first = State(seed=1, history=[Candidate(version="v0", failed=[0])])
+    first.look_at(BatchOutcome([RolloutOutcome(rollout, None, ())]))
+    resumed = State.model_validate_json(first.model_dump_json())
+    with pytest.raises(RunFailedError, match=says) if says else nullcontext():
+        require_use("APO", resumed)
+
+
+def test_what_the_store_dropped_is_no_missing_reward():
+    rollout = Rollout(rollout_id="r", input=1, start_time=0.0, status="succeeded")
+    found = state()
+    found.look_at(BatchOutcome([RolloutOutcome(rollout, None, (), infrastructure="eviction")]))
+    assert found.unrated == 0
 
 
 class Terminal(io.StringIO):

@@ -279,7 +279,14 @@ class GEPA(Algorithm, Generic[T]):
                 path="algorithm",
             )
         saved.journal.forget_failures()
-        return GEPAState(seed=saved.seed, history=[first], plan=plan, journal=saved.journal)
+        return GEPAState(
+            seed=saved.seed,
+            history=[first],
+            plan=plan,
+            journal=saved.journal,
+            crashed=saved.crashed,
+            unrated=saved.unrated,
+        )
 
     def _templates_of(self, candidate: Candidate) -> dict[str, PromptTemplate]:
         return {

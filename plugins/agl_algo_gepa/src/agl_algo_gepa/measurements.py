@@ -191,7 +191,6 @@ class Measurements:
                     self._keep_rewards(batch)
                 else:
                     self._conversations.look_at(outcomes)
-                    self._state.look_at(outcomes)
                     self._keep_experiments(batch, outcomes)
 
     def _keep_rewards(self, batch: _Batch) -> None:

@@ -189,7 +189,7 @@ def write_files(state: SearchState[Any], folder: Path) -> list[Path]:
 
 def _history_row(candidate: Candidate) -> dict[str, object]:
     score = candidate.score()
-    return {
+    row: dict[str, object] = {
         "version": candidate.version,
         "parent": candidate.parent,
         "round": candidate.round,
@@ -199,8 +199,11 @@ def _history_row(candidate: Candidate) -> dict[str, object]:
         "n": score.n if score else 0,
         "rejected": candidate.rejected,
         "critique": candidate.critique,
-        **candidate.texts(),
     }
+    for name, text in candidate.texts().items():
+        # A prompt may have any name, also that of a figure.
+        row[f"prompt {name}" if name in row else name] = text
+    return row
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, object]]) -> None:

@@ -165,6 +165,8 @@ class SearchState(BaseModel, Generic[C]):
         spent: Spending of the search.
         stopped: Why the search ended before its last round; empty if it did not.
         limits: Options that may stop it; a finished search goes on only with other ones.
+        crashed: Whether a rollout failed; the trainer says why if none succeeded.
+        unrated: Number of rollouts that succeeded without a reward, and count as failed.
     """
 
     seed: int
@@ -176,20 +178,10 @@ class SearchState(BaseModel, Generic[C]):
     spent: Spending = Field(default_factory=Spending)
     stopped: str = ""
     limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    crashed: bool = False
+    unrated: int = 0
     _unanswered: bool = PrivateAttr(default=False)
     _scale: RewardScale = PrivateAttr(default_factory=RewardScale)
-    _crashed: bool = PrivateAttr(default=False)
-    _unrated: int = PrivateAttr(default=0)
-
-    @property
-    def crashed(self) -> bool:
-        """Whether a rollout failed in this process; the trainer says why if none succeeded."""
-        return self._crashed
-
-    @property
-    def unrated(self) -> int:
-        """Rollouts that succeeded in this process without a reward, and count as failed."""
-        return self._unrated
 
     @property
     def unanswered(self) -> bool:
@@ -216,9 +208,10 @@ class SearchState(BaseModel, Generic[C]):
 
     def look_at(self, outcomes: BatchOutcome) -> None:
         """Take note of the rewards and failures of a batch."""
-        self._crashed = self._crashed or "failed" in outcomes.statuses()
-        self._unrated += sum(
-            outcome.rollout.status == "succeeded" and outcome.earned is None for outcome in outcomes
+        self.crashed = self.crashed or "failed" in outcomes.statuses()
+        self.unrated += sum(
+            outcome.rollout.status == "succeeded" and outcome.earned is None
+            for outcome in outcomes.scored
         )
         self._scale.learn(outcome.earned for outcome in outcomes)
 

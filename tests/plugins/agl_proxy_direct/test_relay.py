@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from agl_core.genai import DONE, Protocol, event_bytes, named_event
-from agl_proxy_direct.extra_fields import NO_EXTRA_FIELDS, ExtraFields
+from agl_core.genai import (
+    DONE,
+    MALFORMED,
+    NO_EXTRA_FIELDS,
+    ExtraFields,
+    Protocol,
+    event_bytes,
+    named_event,
+)
 from agl_proxy_direct.relay import StreamRelay
 
 
@@ -124,3 +131,47 @@ def test_each_prompt_of_a_completion_has_choices_of_its_own():
     assert not stream.complete, "a backend that disconnects now has not finished"
     assert stream.feed(completion("", 1, "stop")) == b""
     assert stream.complete
+
+
+@pytest.mark.parametrize("target", ["messages", "chat"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        b"data: {nope\n\n",
+        named_event({"type": "response.output_text.delta", "delta": "b", "item_id": ["odd"]}),
+    ],
+)
+def test_a_translated_stream_that_would_lack_content_fails(target: Protocol, event: bytes):
+    stream = relay("responses", target)
+    assert b"a" in stream.feed(named_event({"type": "response.output_text.delta", "delta": "a"}))
+    with pytest.raises(MALFORMED):
+        stream.feed(event)
+    assert len(stream.not_understood) == 1
+
+
+def test_an_event_without_content_may_have_no_translation():
+    stream = relay("messages", "chat")
+    assert stream.feed(named_event({"type": "message_start", "message": {"usage": 7}})) is not None
+    assert stream.feed(b"data: 7\n\n") == b""
+
+
+def test_a_cut_event_is_the_end_of_a_stream_that_is_not_complete():
+    stream = relay("chat", "messages")
+    stream.feed(event_bytes(chunk("a")) + b'data: {"choi')
+    stream.end()
+    assert not stream.complete
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"type": "error", "error": {"type": "overloaded_error", "message": "no room"}},
+        {"type": "error", "message": "no room"},
+    ],
+)
+def test_no_end_follows_an_error_in_a_translated_stream(error: dict[str, Any]):
+    stream = relay("messages" if "error" in error else "responses", "chat")
+    out = stream.feed(named_event(error))
+    stream.end()
+    assert b"no room" in out and stream.complete
+    assert stream.close() == b""

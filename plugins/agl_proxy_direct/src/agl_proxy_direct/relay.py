@@ -2,9 +2,10 @@
 
 Pure: the caller does the I/O. :meth:`StreamRelay.feed` returns each event when it is complete.
 To an agent of the backend's protocol, events go unchanged, whether they are understood or not: the
-record is best-effort, and says what was not understood. The event that finishes the model's output,
-and all after it, are held until :meth:`StreamRelay.close`, so that the span is stored before an
-agent can see the end of its call.
+record is best-effort, and says what was not understood. A translated stream ends with an error as
+soon as it would lack content: an agent must not take it for whole. The event that finishes the
+model's output, and all after it, are held until :meth:`StreamRelay.close`, so that the span is
+stored before an agent can see the end of its call.
 """
 
 from __future__ import annotations
@@ -29,6 +30,17 @@ __all__ = ["StreamRelay", "wants_usage"]
 
 _MAX_EVENT_BYTES: Final = 16 * 2**20
 """One event; the largest known hold an image in base64."""
+_CONTENT: Final = (
+    "choices",
+    "content",
+    "content_block",
+    "delta",
+    "item",
+    "output",
+    "part",
+    "text",
+)
+"""Fields of events, and of the whole answers in some, that hold the model's output."""
 _MAX_NOTES: Final = 8
 """Of what was not understood; a stream may repeat one oddity in each event."""
 
@@ -37,6 +49,13 @@ def wants_usage(request: Json) -> bool:
     """Return whether an agent's chat request asks for the usage at the end of its stream."""
     options: Any = request.get("stream_options")
     return isinstance(options, dict) and bool(cast("Json", options).get("include_usage"))
+
+
+def _may_have_content(event: Json) -> bool:
+    """Return whether an event may hold a part of the model's output, in any protocol."""
+    whole: Any = event.get("response") or event.get("message")
+    inner = cast("Json", whole) if isinstance(whole, dict) else {}
+    return any(map(event.get, _CONTENT)) or any(map(inner.get, _CONTENT))
 
 
 class StreamRelay:
@@ -84,7 +103,7 @@ class StreamRelay:
         """Take bytes from the backend; return the bytes to send now.
 
         Raises:
-            ValueError: An event is too large.
+            MALFORMED: An event is too large, or it may have content and has no translation.
         """
         out: list[bytes] = []
         for event in self._splitter.feed(data):
@@ -99,11 +118,18 @@ class StreamRelay:
         """
         rest = self._splitter.close()
         for event in self._splitter.feed(rest.rstrip(b"\r\n") + b"\n\n" if rest else b""):
-            self._take(event._replace(raw=rest), self._held)
+            self._take(event._replace(raw=rest), self._held, cut=True)
         self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
 
-    def _take(self, event: ServerSentEvent, out: list[bytes]) -> None:
-        """Add what the agent gets of an event to ``out``, or to what is held."""
+    def _take(self, event: ServerSentEvent, out: list[bytes], *, cut: bool = False) -> None:
+        """Add what the agent gets of an event to ``out``, or to what is held.
+
+        Args:
+            event: The event.
+            out: What the agent gets now.
+            cut: Whether the event's own end is missing. Then the stream is not complete, or has
+                all content already.
+        """
         parsed: Any = None
         if event.data == b"[DONE]":
             self.complete = True
@@ -115,10 +141,10 @@ class StreamRelay:
         if event.data:
             try:
                 parsed = loads(event.data)
-                self.events += type(parsed) is dict
-                self.assembler.feed(parsed)
             except MALFORMED as error:
-                self._note(error)
+                self._drop(error, content=not cut)
+            else:
+                self._record(parsed)
         if type(parsed) is dict:
             made = self._outgoing(cast("Json", parsed), event.raw)
         else:
@@ -126,16 +152,31 @@ class StreamRelay:
         (self._held if self.assembler.finished else out).extend(made)
 
     def close(self) -> bytes:
-        """Return the held bytes; called after :meth:`end`."""
-        if self._translator is not None:
-            try:
-                self._held += [self._target.event(event) for event in self._translator.close()]
-            except MALFORMED as error:
-                self._note(error)
-            else:
-                self._held.append(self._target.stream_end)
+        """Return the held bytes; called after :meth:`end`.
+
+        Raises:
+            MALFORMED: The end has no translation.
+        """
+        # After an error nothing follows that looks like an end.
+        if self._translator is not None and self.assembler.error is None:
+            self._held += [self._target.event(event) for event in self._translator.close()]
+            self._held.append(self._target.stream_end)
         held, self._held = self._held, []
         return b"".join(held)
+
+    def _record(self, parsed: Any) -> None:
+        """Add an event to the response so far."""
+        self.events += type(parsed) is dict
+        try:
+            self.assembler.feed(parsed)
+        except MALFORMED as error:
+            self._note(error)
+
+    def _drop(self, error: Exception, *, content: bool) -> None:
+        """Note an event that is not understood; a translated stream fails if it lacks content."""
+        self._note(error)
+        if content and self._translator is not None and not self.assembler.finished:
+            raise error
 
     def _note(self, error: Exception) -> None:
         note = f"an event of the stream: {type(error).__name__}: {error!s:.200}"
@@ -151,6 +192,6 @@ class StreamRelay:
             if self._extra.strip(event):
                 return []
         except MALFORMED as error:
-            self._note(error)
+            self._drop(error, content=_may_have_content(event))
             return [raw] if self._translator is None else []
         return [b"data: " + dumps(event) + b"\n\n"]

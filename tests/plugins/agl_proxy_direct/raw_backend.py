@@ -17,6 +17,8 @@ class RawRequest:
     line: str
     headers: dict[str, str]
     body: bytes
+    head: tuple[str, ...] = ()
+    """The lines of the headers, which may have a name twice."""
 
 
 @dataclass
@@ -41,7 +43,7 @@ class RawBackend:
             pairs = [item.partition(":") for item in rest]
             headers = {name.lower(): value.strip() for name, _, value in pairs}
             body = await reader.readexactly(int(headers.get("content-length", 0)))
-            self.requests.append(RawRequest(line, headers, body))
+            self.requests.append(RawRequest(line, headers, body, tuple(rest)))
             if callable(self.answer):
                 done = self.answer(writer)
                 if asyncio.iscoroutine(done):

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final, cast
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from agl_core.genai import dumps
@@ -60,9 +61,16 @@ NOT_FORWARDED: Final = _HOP_BY_HOP | {
     "host",
     "origin",
     "x-api-key",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
     "x-http-method-override",
     "x-method-override",
     "x-original-url",
+    "x-real-ip",
     "x-rewrite-url",
 }
 """Credentials, headers that describe the agent's connection to the proxy, and headers by which some
@@ -206,8 +214,9 @@ def _redirected(url: URL, response: aiohttp.ClientResponse, backend: Backend) ->
         UpstreamError: To another server, which must not get the backend's key.
     """
     target = url.join(URL(response.headers.get("location", ""), encoded=True))
-    # The same host behind TLS is the same server.
-    if target.host != url.host or (target.port != url.port and target.scheme != "https"):
+    # The same host behind TLS is the same server; without TLS the key would be sent in clear.
+    same = target.scheme == url.scheme and target.port == url.port
+    if target.host != url.host or not (same or target.scheme == "https"):
         response.close()
         message = f"{_where(backend)} redirects to {target.origin()}; set api_base to that server"
         raise UpstreamError(502, message, "backend_redirects")
@@ -233,10 +242,10 @@ def _as_upstream_error(error: BaseException, backend: Backend) -> UpstreamError:
     )
 
 
-def _request_headers(request: UpstreamRequest) -> dict[str, str]:
+def _request_headers(request: UpstreamRequest) -> CIMultiDict[str]:
     """Return the agent's headers with the backend's credentials in place of the agent's."""
     backend = request.backend
-    headers: dict[str, str] = {}
+    headers: CIMultiDict[str] = CIMultiDict()
     key = ""
     for raw_name, raw_value in request.headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -245,7 +254,9 @@ def _request_headers(request: UpstreamRequest) -> dict[str, str]:
         elif name in ("api-key", "x-api-key"):
             key = value or key
         elif name not in NOT_FORWARDED:
-            headers[name] = value
+            headers.add(name, value)
+        elif name == "content-encoding" and isinstance(request.body, bytes):
+            headers.add(name, value)  # the body passes as the agent has encoded it
     if backend.api_key is not None:
         key = backend.api_key
     elif not request.forward_key or is_token(key):

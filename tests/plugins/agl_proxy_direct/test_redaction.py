@@ -31,7 +31,7 @@ def test_a_secret_is_removed_from_a_stream_at_any_cut(pieces: list[str], data: s
     assert out == stream.replace(KEY.encode(), b"[redacted]")
 
 
-@pytest.mark.parametrize("key", ["none", "EMPTY", "theirs"])
+@pytest.mark.parametrize("key", ["none", "EMPTY", "theirs", "not-needed", "Bearer no-key-required"])
 def test_words_that_stand_for_no_key_are_kept(key: str):
     assert not Redactor([key])
 
@@ -104,3 +104,17 @@ async def test_all_credentials_of_a_call_are_removed(
     assert headers["x-echo"] == "[redacted]"
     (span,) = await spans()
     assert KEY not in span.model_dump_json() and secret not in span.model_dump_json()
+
+
+@pytest.mark.parametrize("key", ["not-needed", "assistant", "finish_reason", "no-api-key-needed"])
+async def test_a_word_that_an_agent_sends_for_no_key_stays_in_its_answers(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout, key: str
+):
+    body = json.dumps({**GOOD["hosted_vllm/Q"], "said": key}).encode()
+    raw.answer = http_response(body)
+    port, url = target(await serve(backend(raw)), claim, "/chat/completions")
+    sent = {"authorization": f"Bearer {key}"}
+    status, _, told = await raw_call(port, url, b'{"messages":[]}', **sent)
+    assert key in str(raw.requests[0].headers)
+    assert (status, json.loads(told)["said"]) == (200, key)
+    assert json.loads(told)["choices"] == GOOD["hosted_vllm/Q"]["choices"]

@@ -26,6 +26,11 @@ __all__ = ["Redactor", "send"]
 
 _SHORTEST: Final = 8
 """Characters. Placeholders for no key, ``none`` and ``EMPTY``, are words of many answers."""
+_PLACEHOLDERS: Final = frozenset({"no-key-required", "not-needed", "not-required", "placeholder"})
+"""Longer ones, which servers' guides use."""
+_AGENT_KEY: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9]).{12,}")
+"""An agent's key that is worth hiding from its own answers: providers' keys are longer than 12
+characters and have digits, while an agent may send any word for no key, ``assistant`` too."""
 _REPLACEMENT: Final = b"[redacted]"
 _BEARER: Final = re.compile(r"(?:bearer|basic)\s+(\S+)", re.IGNORECASE)
 
@@ -34,7 +39,7 @@ class Redactor:
     """Replaces secrets in bytes, text, headers and streams. One per response.
 
     Args:
-        secrets: The secrets; those of less than 8 characters are ignored.
+        secrets: The secrets; those of less than 8 characters and placeholders are ignored.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -42,7 +47,7 @@ class Redactor:
         for secret in secrets:
             bearer = _BEARER.fullmatch(secret)
             plain = bearer[1] if bearer else secret
-            if len(plain) >= _SHORTEST:
+            if len(plain) >= _SHORTEST and plain.lower() not in _PLACEHOLDERS:
                 forms = (plain, json.dumps(plain)[1:-1], quote(plain, safe=""))
                 found |= {form.encode() for form in forms}
         self._secrets = sorted(found, key=len, reverse=True)
@@ -139,7 +144,10 @@ def _credentials(request: UpstreamRequest) -> Iterable[str]:
     if request.forward_key:
         for name, value in request.headers:
             if name in (b"authorization", b"api-key", b"x-api-key"):
-                yield value.decode("latin-1")
+                text = value.decode("latin-1")
+                bearer = _BEARER.fullmatch(text)
+                if _AGENT_KEY.fullmatch(bearer[1] if bearer else text):
+                    yield text
 
 
 def _redacted(error: UpstreamError, redactor: Redactor) -> UpstreamError:

@@ -285,6 +285,24 @@ def test_incomplete_groups_are_trained_on_only_if_configured(
     assert "trains on 2 incomplete groups" in caplog.text
 
 
+def test_a_resumed_run_is_not_ended_by_a_step_without_rewards(taught: Path, tmp_path: Path):
+    """It has trained before, so the step is not the first that shows whether any will."""
+    left = itertools.count()
+
+    @agl.rollout
+    def late(task: int, llm: agl.LLM) -> float | None:
+        reward = talk(llm)
+        return reward if next(left) >= 8 else None
+
+    train(tmp_path, taught, steps=1, checkpoint_every=1)
+    checkpoint = tmp_path / "checkpoints" / "step-1"
+    options: dict[str, Any] = {"resume_from": checkpoint, "retries": 0, "keep_checkpoints": 1}
+    _, rows = train(tmp_path, taught, late, steps=3, **options)
+    assert [int(row["rollouts"]) for row in rows] == [8, 0, 8]
+    assert checkpoint.is_dir()  # another run wrote it
+    assert (tmp_path / "checkpoints" / "step-3").is_dir()
+
+
 # -- the trainer dies ------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from agl_core.genai._wire import Json
 
 __all__ = [
     "finish_reason_of",
+    "recorded_finish",
     "response_from_messages",
     "response_lost_from_chat",
     "response_lost_to_chat",
@@ -71,14 +72,21 @@ def stop_of(choice: Json, *, called: bool) -> Json:
 
 def finish_reason_of(message: Json) -> Json:
     """Return ``finish_reason`` (and vLLM's ``stop_reason``) of a finished message."""
+    finish, reason = recorded_finish(message), message.get("stop_reason")
+    known = finish is None or finish in _STOP_REASONS
+    found: Json = {"finish_reason": finish if known else "stop"}
+    if finish == "stop" and reason == "stop_sequence" and message.get("stop_sequence") is not None:
+        found["stop_reason"] = message["stop_sequence"]
+    return found
+
+
+def recorded_finish(message: Json) -> str | None:
+    """Return the finish reason in chat; one that chat does not have stays as it is."""
     reason = message.get("stop_reason") or None
     called = any(b.get("type") == "tool_use" for b in objects_in(message.get("content")))
     if called and reason in ("end_turn", "stop_sequence"):
-        return {"finish_reason": "tool_calls"}
-    found: Json = {"finish_reason": None if reason is None else _FINISH_REASONS.get(reason, "stop")}
-    if reason == "stop_sequence" and message.get("stop_sequence") is not None:
-        found["stop_reason"] = message["stop_sequence"]
-    return found
+        return "tool_calls"
+    return None if reason is None else _FINISH_REASONS.get(reason, reason)
 
 
 def usage_to_messages(usage: Json) -> Json:
@@ -105,7 +113,7 @@ def usage_from_messages(usage: Json) -> Json:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    if cached:
+    if usage.get("cache_read_input_tokens") is not None:
         made["prompt_tokens_details"] = {"cached_tokens": cached}
     return made
 

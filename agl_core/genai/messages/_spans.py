@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from agl_core.genai._parts import object_at
 from agl_core.genai._recorded import (
     blocks_of,
@@ -14,18 +12,9 @@ from agl_core.genai._recorded import (
     turns_of,
 )
 from agl_core.genai._wire import Json
+from agl_core.genai.messages._response import recorded_finish, usage_from_messages
 
 __all__ = ["recorded_request", "recorded_response"]
-
-_FINISH: Final = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "stop",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
 
 
 def recorded_request(request: Json) -> Json:
@@ -41,22 +30,7 @@ def recorded_request(request: Json) -> Json:
 
 def recorded_response(response: Json) -> Json:
     """Return a message in the shape of a chat completion."""
-    reason = response.get("stop_reason")
-    finish = None if reason is None else _FINISH.get(reason, reason)
     turns = [("assistant", blocks_of(response.get("content")))]
-    return recorded_completion(response, turns, finish, _usage(object_at(response, "usage")))
-
-
-def _usage(usage: Json) -> Json:
-    """Return usage as in chat, where the prompt's tokens include cached ones."""
-    if not usage:
-        return {}
-    cached = usage.get("cache_read_input_tokens")
-    written = usage.get("cache_creation_input_tokens") or 0
-    prompt: int = (usage.get("input_tokens") or 0) + (cached or 0) + written
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": usage.get("output_tokens"),
-        "total_tokens": prompt + (usage.get("output_tokens") or 0),
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
+    usage = object_at(response, "usage")
+    counted = usage_from_messages(usage) if usage else {}
+    return recorded_completion(response, turns, recorded_finish(response), counted)

@@ -24,6 +24,7 @@ from agl_core.genai.responses._tools import ToolForms
 __all__ = [
     "finish_of",
     "output_items",
+    "recorded_finish",
     "response_from_responses",
     "response_head",
     "response_lost_from_chat",
@@ -36,6 +37,7 @@ __all__ = [
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _CALLS: Final = ("function_call", "custom_tool_call")
 _FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
+_FINISHES: Final = frozenset({*_INCOMPLETE, "stop", "tool_calls"})
 
 
 def usage_to_responses(usage: Any) -> Json | None:
@@ -55,8 +57,13 @@ def usage_to_responses(usage: Any) -> Json | None:
     }
 
 
-def usage_from_responses(usage: Any) -> Json | None:
-    """Return usage in the form of chat; None for none."""
+def usage_from_responses(usage: Any, *, zeros: bool = False) -> Json | None:
+    """Return usage in the form of chat; None for none.
+
+    Args:
+        usage: The usage.
+        zeros: Whether details of 0 are kept, which a response has where its server knows none.
+    """
     if not isinstance(usage, dict):
         return None
     usage = cast("Json", usage)
@@ -66,10 +73,10 @@ def usage_from_responses(usage: Any) -> Json | None:
         "total_tokens": count_at(usage, "total_tokens"),
     }
     cached = object_at(usage, "input_tokens_details").get("cached_tokens")
-    if cached:
+    if cached or (zeros and cached is not None):
         made["prompt_tokens_details"] = {"cached_tokens": cached}
     reasoning = object_at(usage, "output_tokens_details").get("reasoning_tokens")
-    if reasoning:
+    if reasoning or (zeros and reasoning is not None):
         made["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return made
 
@@ -158,11 +165,18 @@ def output_items(response: Json, choice: Json, tools: ToolForms | None = None) -
 
 def finish_of(response: Json) -> str | None:
     """Return the finish reason of a finished response; None if it is not finished."""
-    if response.get("status") not in ("completed", "incomplete"):
+    finish = recorded_finish(response)
+    return finish if finish is None or finish in _FINISHES else "length"
+
+
+def recorded_finish(response: Json) -> str | None:
+    """Return the finish reason in chat; one that chat does not have stays as it is."""
+    status = response.get("status")
+    if status not in ("completed", "incomplete"):
         return None
-    details: Json = response.get("incomplete_details") or {}
-    if details:
-        return _FINISH.get(details.get("reason") or "", "length")
+    reason = object_at(response, "incomplete_details").get("reason")
+    if status == "incomplete" or reason:
+        return _FINISH.get(reason, reason) if reason else "length"
     called = any(item.get("type") in _CALLS for item in objects_in(response.get("output")))
     return "tool_calls" if called else "stop"
 

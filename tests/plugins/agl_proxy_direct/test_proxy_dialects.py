@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import aiohttp
 import pytest
+
+from agl_core.types import AttemptedRollout
 
 from .raw_backend import RawBackend, http_response
 
@@ -116,3 +120,28 @@ async def test_the_prompt_of_any_tool_is_recorded(ask: Any, raw: RawBackend, spa
     (said,) = json.loads(span.attributes["gen_ai.output.messages"])
     assert (said["parts"][0]["name"], said["parts"][0]["arguments"]) == ("patch", "*** Begin")
     assert said["finish_reason"] == "tool_calls"
+
+
+async def test_an_error_in_a_stream_has_the_number_of_its_place(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout
+):
+    begun = asyncio.Event()
+
+    async def answer(writer: Any) -> None:
+        first = b"data: " + json.dumps(chunk(content="a")).encode() + b"\n\n"
+        writer.write(http_response(first, "text/event-stream"))
+        await writer.drain()
+        await begun.wait()  # until the agent has the first events
+        writer.write(b"data: {nope\n\n")
+
+    raw.answer = answer
+    proxy = await serve(backend(raw), num_retries=0)
+    url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint + "/responses"
+    body = {"model": "q", "input": "hi", "stream": True}
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as reply:
+        got = await reply.content.readany()
+        begun.set()
+        got += await reply.read()
+    told = [json.loads(line[6:]) for line in got.splitlines() if line.startswith(b"data: ")]
+    assert told[-1]["type"] == "error"
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))

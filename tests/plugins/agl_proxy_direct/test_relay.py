@@ -175,3 +175,14 @@ def test_no_end_follows_an_error_in_a_translated_stream(error: dict[str, Any]):
     stream.end()
     assert b"no room" in out and stream.complete
     assert stream.close() == b""
+
+
+def test_the_number_of_the_next_event_is_known():
+    stream = relay("responses", "responses")
+    stream.feed(named_event({"type": "response.created", "sequence_number": 4}))
+    assert stream.next_number == 5
+    stream.feed(named_event({"type": "response.output_text.delta", "sequence_number": "odd"}))
+    assert stream.next_number == 5
+    end = {"type": "response.completed", "response": {"status": "completed"}}
+    stream.feed(named_event({**end, "sequence_number": 6}))
+    assert stream.next_number == 5, "the end is held"

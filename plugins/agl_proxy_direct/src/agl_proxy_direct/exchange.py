@@ -76,6 +76,8 @@ class Exchange(ABC):
         self._models = models
         self._started_at = time.monotonic()
         self._headers_sent = False
+        self._next_event = 0
+        """Number of the next event of a stream, in a protocol that numbers them."""
         self._sends_events = False
         self._in_flight = False
         """Whether it holds a backend."""
@@ -236,7 +238,7 @@ class Exchange(ABC):
         if self._headers_sent and not self._sends_events:
             return  # without an end of the body the server closes the connection: it is cut off
         if self._headers_sent:
-            event = error_event(self._route.protocol, error)
+            event = error_event(self._route.protocol, error, self._next_event)
             await self._send({"type": "http.response.body", "body": event})
             return
         body = error_body(self._route.protocol, error.status, error.message, error.code)

@@ -423,6 +423,7 @@ class ModelCallExchange(Exchange):
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
                     out = self._call_relay(partial(relay.feed, chunk), member)
+                    self._next_event = relay.next_number
                     if record.first_token_seconds is None and relay.assembler.started:
                         record.first_token_seconds = time.monotonic() - self._started_at
                     if out:

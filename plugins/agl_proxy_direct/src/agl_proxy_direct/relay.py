@@ -74,6 +74,7 @@ class StreamRelay:
         complete: Whether the backend ended the stream with an event, not by disconnecting.
         unchanged: Whether the agent gets the backend's events.
         not_understood: What the record or the translation lacks, without repeats.
+        next_number: ``sequence_number`` of the next event, in a protocol that numbers its events.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class StreamRelay:
         self.complete = False
         self.unchanged = source == target
         self.not_understood: list[str] = []
+        self.next_number = self._numbered = 0
         self._extra = extra
         self._splitter = SseSplitter(_MAX_EVENT_BYTES)
         self._translator: StreamTranslator | None = None
@@ -108,6 +110,7 @@ class StreamRelay:
         out: list[bytes] = []
         for event in self._splitter.feed(data):
             self._take(event, out)
+        self.next_number = self._numbered
         self.complete = self.complete or self.assembler.finished or self.assembler.error is not None
         return b"".join(out)
 
@@ -183,10 +186,20 @@ class StreamRelay:
         if note not in self.not_understood and len(self.not_understood) < _MAX_NOTES:
             self.not_understood.append(note)
 
+    def _count(self, *events: Json) -> None:
+        """Note the numbers of events that the agent gets now."""
+        for event in events:
+            number = event.get("sequence_number")
+            if type(number) is int and not self.assembler.finished:
+                self._numbered = number + 1
+
     def _outgoing(self, event: Json, raw: bytes) -> list[bytes]:
         try:
             if self._translator is not None:
-                return [self._target.event(made) for made in self._translator.feed(event)]
+                events = self._translator.feed(event)
+                self._count(*events)
+                return [self._target.event(made) for made in events]
+            self._count(event)
             if not self._extra:
                 return [raw]
             if self._extra.strip(event):

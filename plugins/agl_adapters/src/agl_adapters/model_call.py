@@ -81,16 +81,18 @@ class ModelCall:
         return self._token_ids("response_ids")
 
     @property
-    def completeness(self) -> tuple[bool, bool, bool, bool]:
+    def completeness(self) -> tuple[bool, bool, bool, bool, bool]:
         """What training needs and the span has; of two spans of a call the greater one is read.
 
-        Token ids, as many as were sampled, log-probabilities, the version of the weights. A client
-        that asks for token ids has them, too, but only a proxy knows the version.
+        Sampled token ids, those of the prompt, all that were sampled, log-probabilities, the
+        version of the weights. A client that asks for token ids has them, too, but only a proxy
+        knows the version.
         """
-        has_ids = bool(self.prompt_ids and self.response_ids)
+        sampled = bool(self.response_ids)
         return (
-            has_ids,
-            has_ids and self.has_all_ids,
+            sampled,
+            bool(self.prompt_ids),
+            sampled and self.has_all_ids,
             self.find("logprobs")[0] is not None,
             self.model_version is not None,
         )

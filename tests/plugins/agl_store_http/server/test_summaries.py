@@ -204,7 +204,7 @@ async def test_model_calls_have_one_form(served):
 
 
 async def test_an_auxiliary_call_says_what_it_is_for(served):
-    text = "Generate a title for this conversation: hi"
+    text = "Generate a title for this conversation: 2+2?"
     asked = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
     title = CALL | {"gen_ai.input.messages": json.dumps(asked), "response_token_ids": [5]}
     rollout_id = await finish(served, CALL, title)

@@ -89,3 +89,13 @@ def test_a_redirect_sends_the_key_only_where_it_is_as_safe(base: str, location: 
     with pytest.raises(UpstreamError, match="set api_base to that server"):
         redirected(URL(base), response, backend)
     assert closed
+
+
+@pytest.mark.parametrize("location", ["http://h:999999/v1", "mailto:a", "http://[::1/"])
+async def test_a_redirect_to_no_server_is_an_error_of_the_backend(
+    ask: Any, raw: RawBackend, location: str
+):
+    raw.answer = http_response(b"", status="307 Temporary Redirect", location=location)
+    status, body = await ask("/chat/completions")
+    assert status == 502
+    assert "which is no HTTP URL" in json.loads(body)["error"]["message"]

@@ -211,14 +211,21 @@ def _redirected(url: URL, response: aiohttp.ClientResponse, backend: Backend) ->
     """Return where a backend redirects a call to.
 
     Raises:
-        UpstreamError: To another server, which must not get the backend's key.
+        UpstreamError: To another server, which must not get the backend's key, or to none.
     """
-    target = url.join(URL(response.headers.get("location", ""), encoded=True))
+    location = response.headers.get("location", "")
+    try:
+        target = url.join(URL(location, encoded=True))
+        origin, port = target.origin(), target.port  # read here: it may be out of range
+    except ValueError as error:
+        response.close()
+        message = f"{_where(backend)} redirects to {location!r:.100}, which is no HTTP URL"
+        raise UpstreamError(502, message, "backend_redirects") from error
     # The same host behind TLS is the same server; without TLS the key would be sent in clear.
-    same = target.scheme == url.scheme and target.port == url.port
+    same = target.scheme == url.scheme and port == url.port
     if target.host != url.host or not (same or target.scheme == "https"):
         response.close()
-        message = f"{_where(backend)} redirects to {target.origin()}; set api_base to that server"
+        message = f"{_where(backend)} redirects to {origin}; set api_base to that server"
         raise UpstreamError(502, message, "backend_redirects")
     return target
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
-from agl_adapters import ModelCall, altered_sampling, auxiliary_calls
+from agl_adapters import ModelCall, altered_sampling, auxiliary_calls, failed_at_server
 from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
@@ -488,7 +488,7 @@ def _flaw(
     versions: Collection[str],
 ) -> str:
     """Return what is wrong with a policy's tokens of a rollout; empty if nothing is."""
-    broken = {call.span_id for call in calls if _is_broken(call)}
+    broken = {call.span_id for call in calls if failed_at_server(call)}
     if lost_calls(calls):
         return Reason.BROKEN_CALL
     if broken.intersection(used):
@@ -517,17 +517,7 @@ def _flaw(
 
 def lost_calls(calls: Sequence[Span]) -> list[Span]:
     """Return the calls that failed through no fault of the agent, and were not repeated."""
-    return [call for call in calls if _is_broken(call) and not _was_repeated(call, calls)]
-
-
-def _is_broken(call: Span) -> bool:
-    """Return whether a call failed through no fault of the agent: not a 4xx, not a disconnect."""
-    if call.status.status_code != "ERROR":
-        return False
-    if call.attributes.get("error.type") == "client_disconnected":
-        return False
-    status: Any = call.attributes.get("http.response.status_code")
-    return not (isinstance(status, int) and 400 <= status < 500)
+    return [call for call in calls if failed_at_server(call) and not _was_repeated(call, calls)]
 
 
 def _was_repeated(call: Span, calls: Sequence[Span]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
 from typing import Any
 
@@ -236,3 +238,21 @@ async def test_pages_of_other_origins_may_not_call(
 def test_wrong_arguments_are_named(options: dict[str, Any], why: str):
     with pytest.raises(ConfigError, match=why):
         DirectProxy(**options)
+
+
+async def test_a_token_of_some_models_sends_no_body_that_hides_a_model(
+    proxy: DirectProxy, claim: AttemptedRollout, tokens: Tokens
+):
+    ids = f"{claim.rollout_id}/attempt/{claim.attempt.attempt_id}"
+    url = f"{proxy.base_url.removesuffix('/v1')}/rollout/{ids}/v1/tokenize"
+    body = gzip.compress(json.dumps({"model": "gpt"}).encode())
+    statuses: list[int] = []
+    for who in ("own, this model", "own"):
+        headers = {"authorization": f"Bearer {tokens[who]}", "content-encoding": "gzip"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.post(url, data=body) as reply,
+        ):
+            statuses.append(reply.status)
+    assert statuses[0] == 415
+    assert statuses[1] != 415, "a token of all models hides nothing"

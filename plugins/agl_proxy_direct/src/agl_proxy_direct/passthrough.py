@@ -19,6 +19,8 @@ class PassthroughExchange(Exchange):
 
     async def _proxy(self) -> None:
         record, app = self._record, self._app
+        if self._models is not None:
+            self._check_readable()
         request = self._json_body()
         named = request is not None and isinstance(request.get("model"), str)
         model = cast("str", request["model"]) if request and named else self._only_model()
@@ -61,6 +63,17 @@ class PassthroughExchange(Exchange):
         finally:
             self._in_flight = False
             app.balancer.release(member, failed=failed)
+
+    def _check_readable(self) -> None:
+        """Refuse a body in which a model could be named that the caller may not use.
+
+        Raises:
+            CallError: 415.
+        """
+        codings = (value for name, value in self._headers if name == b"content-encoding")
+        if any(value.strip().lower() not in (b"", b"identity") for value in codings):
+            message = "send the body without content-encoding: this token is for some models only"
+            raise CallError(415, message, "encoding_not_supported")
 
     def _json_body(self) -> Json | None:
         """Return the body if it is a JSON object."""

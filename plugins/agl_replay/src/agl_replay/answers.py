@@ -161,7 +161,8 @@ def _usage(attributes: Mapping[str, Any]) -> Json | None:
 
 
 def _asked(request: Json, name: str) -> bool:
-    return request.get(name) not in (None, False)
+    value = request.get(name)
+    return value is not None and value is not False  # completions ask with a number, also with 0
 
 
 def _messages(attributes: Mapping[str, Any]) -> list[Json]:

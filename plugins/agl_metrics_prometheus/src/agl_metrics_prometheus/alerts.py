@@ -116,7 +116,8 @@ ALERTS: Final = (
         "More than half of the rollouts fail.",
         (
             "`agl rollouts --status failed` and `agl trace ID` show the agent's error.",
-            'Attempts whose metadata has `"infrastructure"` were failed by the proxy or the store.',
+            'Attempts whose metadata has `"infrastructure"` were failed by the proxy or the store, or '
+            '(`"delivery"`) reached no runner.',
         ),
     ),
     Alert(

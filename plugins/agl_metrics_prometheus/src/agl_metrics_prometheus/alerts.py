@@ -116,8 +116,7 @@ ALERTS: Final = (
         "More than half of the rollouts fail.",
         (
             "`agl rollouts --status failed` and `agl trace ID` show the agent's error.",
-            'Attempts whose metadata has `"infrastructure"` were failed by the proxy or the store, or '
-            '(`"delivery"`) reached no runner.',
+            'Metadata with `"infrastructure"`: the attempt failed by the proxy or the store.',
         ),
     ),
     Alert(

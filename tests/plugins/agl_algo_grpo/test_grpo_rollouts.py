@@ -137,7 +137,8 @@ async def test_a_call_that_cannot_be_replayed_is_not_forked(monkeypatch: pytest.
         return [EnqueueRolloutRequest(input=rollout_id)]
 
     monkeypatch.setattr("agl_replay.fork_requests_at", refuse)
-    config = GRPOConfig(model="m", credit={"type": "forked", "choose": "uniform", "forks": 9})
+    credit = CreditConfig(type="forked", choose="uniform", forks=9)
+    config = GRPOConfig(model="m", credit=credit)
     forks = Forks(InMemoryLightningStore(), config)
     step = Step(groups=[Group(0, [sample("x", 1, "aBcDeF"), sample("y", 0, "aCcDeE")])])
     requests = await forks.requests(0, {"llm": step})

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from agl_adapter_trajectory import TraceToTrajectory
-from agl_algo_grpo import GRPOConfig
+from agl_algo_grpo import CreditConfig, GRPOConfig
 from agl_algo_grpo.forks import Forks
 from agl_algo_grpo.rollouts import Rollouts
 from agl_algo_grpo.samples import Group, Learner, Reason, Step

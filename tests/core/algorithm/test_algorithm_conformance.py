@@ -7,7 +7,7 @@ from agl_testing.algorithm import AlgorithmSuite
 
 
 class TestBaseline(AlgorithmSuite):
-    flags = frozenset({"resources", "resumes", "all_tasks"})
+    flags = frozenset({"resources", "no_data", "resumes", "all_tasks"})
 
     @pytest.fixture
     def algorithm(self):

@@ -126,9 +126,10 @@ async def test_without_an_adapter_it_warns(caplog: pytest.LogCaptureFixture) -> 
     assert "no adapter" in caplog.text
 
 
-async def test_a_baseline_without_data_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="train_dataset: the baseline needs tasks"):
-        await run(Baseline(), InMemoryLightningStore(), [], None)
+async def test_a_baseline_without_data_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """As in version 0.3."""
+    await run(Baseline(), InMemoryLightningStore(), [], None)
+    assert "give it a dataset" in caplog.text
 
 
 async def answer(store: LightningStore, endings: dict[Any, dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from agl_core.algorithm import (
     with_llm_proxy,
 )
 from agl_core.emitter import find_final_reward
-from agl_core.errors import ConfigError, InvalidArgumentError, SpansEvictedError
+from agl_core.errors import InvalidArgumentError, SpansEvictedError
 from agl_core.plugins import configured_by
 from agl_core.types import (
     Attempt,
@@ -70,14 +70,16 @@ class Baseline(FastAlgorithm):
     ) -> None:
         """Run every task ``n_epochs`` times: the training tasks, then the validation tasks.
 
+        Without a task it logs an error and returns.
+
         Raises:
-            ConfigError: There is no task.
             RunFailedError: The infrastructure failed every rollout of an epoch.
         """
         store, run = self.get_store(), self.get_run()
         tasks = [*_tasks("train", train_dataset), *_tasks("val", val_dataset)]
         if not tasks:
-            raise ConfigError("the baseline needs tasks to run", path="train_dataset")
+            logger.error("The baseline has nothing to do: give it a dataset")  # as version 0.3
+            return
         resources = self.get_initial_resources()
         if llm_proxy is not None:
             resources = add_llm(resources or {}, llm_proxy)

@@ -9,10 +9,12 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Iterable,
     MutableMapping,
     Sequence,
 )
+from functools import partial
 from math import isfinite
 from typing import Any, Final, TypeVar
 
@@ -136,12 +138,21 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     announced = headers.get(b"content-length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
+    # Nearly every body is there whole with its headers. A timer would cost a twentieth of a request.
+    first = _Begun(receive())
+    if first.is_done and not first.message.get("more_body"):
+        if first.message["type"] == "http.disconnect":
+            raise ClientGone
+        whole: bytes = first.message.get("body", b"")
+        if len(whole) > limit:
+            raise _too_large(limit)
+        return whole
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(_BODY_SECONDS):
+            message = await first
             while True:
-                message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 parts.append(message.get("body", b""))
@@ -149,10 +160,46 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
                 if size > limit:
                     raise _too_large(limit)
                 if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                    return b"".join(parts)
+                message = await receive()
     except TimeoutError:
         detail = f"the body was not complete after {_BODY_SECONDS} seconds"
         raise HTTPError(408, detail, headers=((b"connection", b"close"),)) from None
+
+
+class _Begun:
+    """A call of ``receive`` that has run as far as it can without waiting. Awaited at most once.
+
+    Attributes:
+        is_done: Whether it needed no wait.
+        message: What it returned then.
+    """
+
+    def __init__(self, call: Awaitable[Message]) -> None:
+        self._steps = call.__await__()
+        self._waits_for: Any = None
+        self.is_done = False
+        self.message: Message = {}
+        try:
+            self._waits_for = next(self._steps)
+        except StopIteration as done:
+            self.is_done, self.message = True, done.value
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        if self.is_done:
+            return self.message
+        steps, waits_for = self._steps, self._waits_for
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                step = partial(steps.throw, error)
+            else:
+                step = partial(steps.send, sent)
+            try:
+                waits_for = step()
+            except StopIteration as done:
+                return done.value
 
 
 def _too_large(limit: int) -> HTTPError:

@@ -138,7 +138,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     announced = headers.get(b"content-length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    # Nearly every body is there whole with its headers. A timer would cost a twentieth of a request.
+    # Nearly every body is there, whole. A timer would cost a twentieth of a small request.
     first = _Begun(receive())
     if first.is_done and not first.message.get("more_body"):
         if first.message["type"] == "http.disconnect":

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
+from agl_core.genai import get_protocol
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct.call_span import CallRecord
 from agl_proxy_direct.errors import CallError
@@ -174,7 +175,7 @@ async def test_calls_that_the_agent_leaves_count(serve: Any, backend: Any, claim
     ],
 )
 def test_the_most_that_a_call_may_generate(request_: Any, most: int):
-    assert most_generated(request_) == most
+    assert most_generated(request_, get_protocol("completions").choices_of(request_)) == most
 
 
 IDS = {"prompt_token_ids": [1] * 7, "choices": [{"token_ids": [1] * 3, "message": {"content": ""}}]}

@@ -165,16 +165,15 @@ def _budget_exceeded(what: str) -> CallError:
     )
 
 
-def most_generated(request: Json) -> float:
-    """Return how many tokens the response may have. A prompt has no more tokens than bytes."""
+def most_generated(request: Json, choices: int) -> float:
+    """Return how many tokens the response may have. A prompt has no more tokens than bytes.
+
+    Args:
+        request: The request.
+        choices: How many choices it asks for.
+    """
     given = [request[name] for name in _LIMITS if isinstance(request.get(name), int)]
-    if not given:
-        return math.inf
-    choices, prompts = request.get("n"), request.get("prompt")
-    answers = choices if isinstance(choices, int) else 1
-    if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int):
-        answers *= len(cast("list[Any]", prompts))  # a batch of completions
-    return max(given) * answers
+    return max(given) * choices if given else math.inf
 
 
 def check_messages(request: Json) -> None:

@@ -126,8 +126,9 @@ class ModelCallExchange(Exchange):
         app, record, rollout = self._app, self._record, self._route.rollout_id or ""
         request = self._parse_request()
         if self._span is not None:
-            generated = 0 if self._protocol == "embeddings" else most_generated(request)
-            most = len(self._body) + generated
+            most: float = len(self._body)
+            if self._protocol != "embeddings":
+                most += most_generated(request, get_protocol(self._protocol).choices_of(request))
             self._reservation = await app.limits.admit(self._span.rollout_id, most)
         failed: list[Member] = []
         before = dict(record.extra)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import os
 import time
@@ -401,8 +400,7 @@ class LightningStoreClient(BatchingStore):
         may name another attempt by then.
         """
         # One call to this server may make several updates of the same record.
-        key = self._transport.new_key(path, hashlib.sha256(body).hexdigest()[:16])
-        return await self.call("POST", path, body, key=key)
+        return await self.call("POST", path, body, key=self._transport.new_key(path, body))
 
     async def update_rollout(
         self,

@@ -274,12 +274,13 @@ class Transport:
                 raise self._unavailable(failures) from failures[-1]
             await asyncio.sleep(max(delay, asked_for))
 
-    def new_key(self, path: str, place: int | str = 0) -> str:
+    def new_key(self, path: str, place: int | bytes = 0) -> str:
         """Return a key for one creating call.
 
         Args:
             path: Path of the request.
-            place: Tells apart the requests of one call to a server whose store is this client.
+            place: Tells apart the requests of one call to a server whose store is this client: a
+                number, or the body.
         """
         from agl_core.store import current_request_key
 
@@ -288,7 +289,8 @@ class Transport:
         outer = current_request_key.get()
         if outer is None:
             return uuid.uuid4().hex
-        key = f"{outer}/{place}>{path}" if place else f"{outer}>{path}"
+        name = hashlib.sha256(place).hexdigest()[:16] if isinstance(place, bytes) else place
+        key = f"{outer}/{name}>{path}" if name else f"{outer}>{path}"
         if len(key) <= _MAX_KEY_LENGTH:
             return key
         return hashlib.sha256(key.encode()).hexdigest()

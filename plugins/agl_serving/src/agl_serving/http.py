@@ -14,6 +14,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from contextlib import nullcontext
 from functools import partial
 from math import isfinite
 from typing import Any, Final, TypeVar
@@ -138,19 +139,13 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     announced = headers.get(b"content-length")
     if announced is not None and int(announced) > limit:
         raise _too_large(limit)
-    # Nearly every body is there, whole. A timer would cost a twentieth of a small request.
     first = _Begun(receive())
-    if first.is_done and not first.message.get("more_body"):
-        if first.message["type"] == "http.disconnect":
-            raise ClientGone
-        whole: bytes = first.message.get("body", b"")
-        if len(whole) > limit:
-            raise _too_large(limit)
-        return whole
+    # Nearly every body is there, whole. A timer would cost a twentieth of a small request.
+    is_whole = first.is_done and not first.message.get("more_body")
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(_BODY_SECONDS):
+        async with nullcontext() if is_whole else asyncio.timeout(_BODY_SECONDS):
             message = await first
             while True:
                 if message["type"] == "http.disconnect":

@@ -30,6 +30,11 @@ __all__ = ["InterruptTests"]
 
 MakeTrainer = Callable[..., Trainer]
 
+FIRST_TASKS_SECONDS: Final = 100
+"""Within which an algorithm enqueues its first tasks. A trainer starts a model server before, which
+took 30 s where others imported PyTorch on the same two cores."""
+END_SECONDS: Final = 30
+"""Within which a cancelled algorithm ends: it may give processes 5 s each before it kills them."""
 LONGEST_BLOCK = 1.5
 """Seconds for which an algorithm may keep its loop busy: heartbeats and streams share it."""
 _TICK_SECONDS: Final = 0.01
@@ -50,12 +55,12 @@ class CancelTheAlgorithm(ExecutionStrategy):
 
     async def _execute(self, algorithm: AlgorithmBundle, store: LightningStore) -> None:
         run = asyncio.ensure_future(algorithm(store, ThreadingEvent()))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(FIRST_TASKS_SECONDS):
             # Not every store has an event for a rollout.
             while not run.done() and not (await store.query_rollouts(limit=0)).total:
                 await asyncio.wait({run}, timeout=0.01)
         run.cancel()
-        await asyncio.wait({run}, timeout=5)
+        await asyncio.wait({run}, timeout=END_SECONDS)
         self.ended, self.cancelled = run.done(), run.cancelled()
 
 

@@ -19,7 +19,7 @@ from devtools.process import ROOT, Interrupted, say
 EPILOG = """\
 Without options, runs what the changes since the last gate can break, and deep suites while there
 is time. A gate that passes is written to .ci/full_run.toml; commit that file. A full run is written
-with what failed in it, or was left at Ctrl+C; the next gates require that.
+with what failed in it, or was left at Ctrl+C; the next gates require that, and --rest runs it.
 
   python3 dev.py ci --plan           what would run, and why
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     options = _parser().parse_args(arguments)
     kept = runs.read()
     base = options.since or (kept.gate.commit if kept.gate else "")
-    everything = options.all
+    everything = options.all or options.rest
     if not everything and not (base and changes.is_known(base)):
         if options.since:
             sys.exit(f"{base} is not a commit of this clone")
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     context = Context(Tree(ROOT, changes.tracked()), test_map.read(), found)
     if everything:
         groups, owed = (plan.everything(context, kept),), ()
+        if options.rest:
+            groups = (_rest(groups[0], kept.full),)
         lines = ["everything:", *plan.table_of(groups[0])]
     else:
         planned = plan.gate(context, kept, 60 * options.minutes)
@@ -90,7 +92,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     say(f"jobs: {len(passed)} passed, {len(failed)} failed")
     for test in second_tries:
         say(f"passed at the second try: {test}")
-    run = runs.Run(commit, date.today(), time.monotonic() - start)
+    before = kept.full.seconds if options.rest and kept.full else 0.0
+    run = runs.Run(commit, date.today(), before + time.monotonic() - start)
     ran = _by_suite(groups, passed, kept)
     if unrecorded:
         say(f"not recorded: {unrecorded}")
@@ -101,6 +104,20 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         _write(kept.with_gate(run, ran, owed))
     if failed:
         sys.exit(f"{'interrupted: left' if interrupted else 'failed'}: {', '.join(failed)}")
+
+
+def _rest(everything: Sequence[plan.Job], full: runs.Run | None) -> tuple[plan.Job, ...]:
+    """Return the jobs that failed or were left in the last full run.
+
+    Raises:
+        SystemExit: There are none, or more has changed since that run than its record.
+    """
+    if full is None or not full.failed:
+        sys.exit("nothing is left of the last full run")
+    known = changes.is_known(full.commit)
+    if not known or set(changes.since(full.commit).files) - {runs.NAME}:
+        sys.exit(f"the tree differs from {full.commit}, of which a full run is left: use --all")
+    return tuple(job for job in everything if not set(plan.debts_of([job])).isdisjoint(full.failed))
 
 
 def _why_unrecorded(options: argparse.Namespace) -> str:
@@ -143,6 +160,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--all", action="store_true", help="run everything")
+    parser.add_argument(
+        "--rest",
+        action="store_true",
+        help="end the last full run: run what failed in it or was left",
+    )
     parser.add_argument("--plan", action="store_true", help="print what would run, and end")
     parser.add_argument(
         "--tests",

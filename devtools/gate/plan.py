@@ -371,10 +371,11 @@ class _Planner:
         for part in self._tree.parts.values():
             slow = self._slow(part, self._when(f"slow {part.name}"))
             light += [slow] if slow else []
-        covers = ("cover", *(name for job in light for name in job.covers))
+        covers = ("cover", "test", *(name for job in light for name in job.covers))
         yield self._job("cover", why=self._when("cover"), covers=covers)
+        light.append(self._job("test", why=self._when("test"), covers=("test",)))
         yield from light
-        for step in ("test", "lifecycle", "docs", "lowest", "alone"):
+        for step in ("lifecycle", "docs", "lowest", "alone"):
             yield self._job(step, why=self._when(step), covers=(step,))
         for part in self._tree.parts.values():
             if part.heavy or has_heavy_tests(part):

@@ -17,7 +17,8 @@ from typing import Any
 
 from devtools.process import ROOT
 
-FILE = ROOT / ".ci/full_run.toml"
+NAME = ".ci/full_run.toml"
+FILE = ROOT / NAME
 HEADER = """\
 # Written by `python3 dev.py ci`; CONTRIBUTING.md says what it is for.
 """

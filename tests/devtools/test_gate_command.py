@@ -46,7 +46,11 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     monkeypatch.setattr(prometheus, "install", lambda: None)
 
     def of(
-        *arguments: str, failed: Sequence[str] = (), status: str = "", run: object = None
+        *arguments: str,
+        failed: Sequence[str] = (),
+        status: str = "",
+        run: object = None,
+        before: Record = BEFORE,
     ) -> Record:
         def ran(groups: Sequence[Sequence[Job]], _: object) -> tuple[dict[str, float], list[str]]:
             return {job.name: 7.0 for group in groups for job in group}, list(failed)
@@ -56,7 +60,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
 
         monkeypatch.setattr(jobs, "run", run or ran)
         monkeypatch.setattr(changes, "git", git)
-        runs.write(BEFORE)
+        runs.write(before)
         command.main(arguments, {})
         return runs.read()
 
@@ -87,6 +91,36 @@ def test_a_full_run_is_recorded_with_what_failed(main: Main):
     assert after.gate == Run("head", after.full.on, after.full.seconds)
     assert after.owed == {"lint", "slow agl_x"}
     assert set(after.jobs) == {"alone of the change"}
+
+
+LEFT = BEFORE.with_full_run(
+    Run("other", command.date(2026, 1, 1), 10.0), {"lint": 5.0}, ["alone", "slow agl_x"]
+)
+
+
+def test_the_rest_of_a_full_run_ends_it(main: Main, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, (runs.NAME,)))
+    after = main("--rest", before=LEFT)
+    assert set(after.jobs) == {"lint", "alone of the change", "slow agl_x"}
+    assert after.jobs["lint"] == LEFT.jobs["lint"], "it passed before"
+    assert after.full is not None
+    assert after.full.failed == ()
+    assert after.full.seconds >= 10, "with the time of the first part"
+    with pytest.raises(SystemExit, match=r"^failed: slow agl_x$"):
+        main("--rest", before=LEFT, failed=["slow agl_x"])
+    full = runs.read().full
+    assert full is not None
+    assert full.failed == ("slow agl_x",)
+
+
+def test_only_what_is_left_of_the_same_tree_is_run(main: Main, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(SystemExit, match="nothing is left of the last full run"):
+        main("--rest")
+    with pytest.raises(SystemExit, match="the tree differs from other, of which"):
+        main("--rest", before=LEFT)
+    monkeypatch.setattr(changes, "is_known", lambda _: False)
+    with pytest.raises(SystemExit, match="the tree differs from other, of which"):
+        main("--rest", before=LEFT)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 
 from agl_core.types import AttemptedRollout
-from agl_scripted import TEMPLATES, Reply, ScriptedModels
+from agl_scripted import TEMPLATES, ChatTemplate, Reply, ScriptedModels, TemplateError
+from agl_scripted.script import Token
 
 ID = "aB3dE5fG7"
 USES = {"type": "tool_use", "id": ID, "name": "read", "input": {"path": "a"}}
@@ -116,6 +118,36 @@ async def test_an_alternation_that_folding_does_not_mend_is_refused_once_more_an
         url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint
         assert [await post(url + "/messages", first) for _ in range(2)] == [400, 400]
     assert len(models.requests) <= 3
+
+
+class Reasoner(ChatTemplate):
+    """OpenAI's rule for models that reason, in its words."""
+
+    def prompt(self, request: Mapping[str, Any]) -> list[Token]:
+        if "max_tokens" in request:
+            raise TemplateError(
+                "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                "Use 'max_completion_tokens' instead."
+            )
+        return super().prompt(request)
+
+
+@pytest.mark.parametrize("path", CALLS)
+async def test_a_limit_of_tokens_gets_the_name_that_the_model_takes(
+    serve: Any, backend: Any, claim: AttemptedRollout, spans: Any, path: str
+):
+    limit = {"/messages": "max_tokens", "/responses": "max_output_tokens"}[path]
+    with ScriptedModels([Reply("Done.")], template=Reasoner("o")) as models:
+        proxy = await serve(backend(models))
+        url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint
+        assert [await post(url + path, {**CALLS[path], limit: 9}) for _ in range(2)] == [200, 200]
+        chat = {"model": "q", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+        assert await post(url + "/chat/completions", chat) == 400, "a call of chat is the agent's"
+    bodies = [seen.body for seen in models.requests]
+    assert [body.get("max_completion_tokens") for body in bodies] == [None, 9, 9, None]
+    assert [body.get("max_tokens") for body in bodies] == [9, None, None, 9]
+    for span in (await spans())[:2]:
+        assert span.attributes["gen_ai.request.max_tokens"] == 9
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/messages"])

@@ -27,6 +27,7 @@ from agl_proxy_direct.balancer import Balancer
 from agl_proxy_direct.config import DirectProxyConfig
 from agl_proxy_direct.continuation import Continuation
 from agl_proxy_direct.control import CONTROL_PREFIX, control
+from agl_proxy_direct.demands import Demands
 from agl_proxy_direct.errors import CallError, error_body
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.limits import Limits, RolloutLimits
@@ -114,8 +115,7 @@ class ProxyApp:
             accepted_hosts(config.host or LOOPBACK, config.allowed_hosts),
             config.attempt_routes,
         )
-        self.alternating: set[str] = set()
-        """URLs of backends whose template refused a message of the user after a tool's result."""
+        self.demands = Demands()
         self._exchanges: set[Exchange] = set()
         self._warned = False
         self._started_at = time.monotonic()

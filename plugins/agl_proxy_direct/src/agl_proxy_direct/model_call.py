@@ -12,7 +12,6 @@ in the spool.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -27,7 +26,6 @@ from agl_core.genai import (
     Protocol,
     can_translate,
     dumps,
-    fold_after_results,
     get_protocol,
     loads,
     lost_in_request,
@@ -44,8 +42,10 @@ from agl_proxy_direct.answer_body import (
     parse_answer,
     peek,
 )
+from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.balancer import Member
 from agl_proxy_direct.continuation import Plan
+from agl_proxy_direct.demands import Demand
 from agl_proxy_direct.errors import CallError, error_body, translate_error
 from agl_proxy_direct.exchange import Exchange
 from agl_proxy_direct.extra_fields import complete_request
@@ -64,10 +64,6 @@ T = TypeVar("T")
 _RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504, 529})
 _REFUSED_STATUSES: Final = frozenset({400, 413, 422})
 """Statuses with which a backend refuses a prompt that it might take in another form."""
-
-
-# What templates of Mistral and Gemma, and Mistral's own tokenizer, say of the user after a tool.
-_ALTERNATION: Final = re.compile(rb"roles must alternate|after role .{0,2}tool")
 
 
 class BackendRefusal(UpstreamError):
@@ -109,8 +105,8 @@ class ModelCallExchange(Exchange):
     """A model call in a known protocol."""
 
     _plan: Plan | None = None
-    _folded = False
-    """Whether the messages of this try were folded for a template that wants turns."""
+    _met: tuple[Demand, ...] = ()
+    """The demands of its backend that the request of this try meets."""
 
     @property
     def _protocol(self) -> Protocol:
@@ -146,7 +142,7 @@ class ModelCallExchange(Exchange):
                 return
             except UpstreamError as error:
                 fault = True if error.backend_fault else None
-                if self._learns_alternation(error, member):
+                if self._learns(error, member):
                     fault = None
                     continue
                 if not self._may_retry(error, member, failed):
@@ -202,29 +198,23 @@ class ModelCallExchange(Exchange):
         # Most often the backend closed an idle connection while the request was written.
         return error.code == "connection_broken" and member not in failed
 
-    def _learns_alternation(self, error: UpstreamError, member: Member) -> bool:
-        """Return whether a backend said for the first time that its template wants turns.
-
-        No API says which templates do, and what others render as two messages stays two.
-        """
-        known = self._app.alternating
+    def _learns(self, error: UpstreamError, member: Member) -> bool:
+        """Return whether a backend demands another form of a translated request."""
         if (
             not isinstance(error, BackendRefusal)
             or error.protocol == self._protocol
             or self._headers_sent
-            or self._folded  # this try, whatever other calls have learned meanwhile
-            or not _ALTERNATION.search(error.body)
         ):
             return False
-        known.add(member.backend.api_base)
-        return True
+        found = self._app.demands.learn(member.backend, error.body)
+        # Those of this try count, whatever other calls have learned meanwhile.
+        return not set(self._met).issuperset(found)
 
-    def _fold(self, body: Json) -> None:
-        """Add what the user says after a tool's result to the result, in place."""
-        folded = fold_after_results(body["messages"])
-        if len(folded) < len(body["messages"]):
-            body["messages"] = folded
-            self._record.lost = sorted({*self._record.lost, "user_after_tool"})
+    def _meet_demands(self, body: Json, backend: Backend) -> None:
+        """Change a translated request to the form that its backend demands, in place."""
+        self._met = self._app.demands.of(backend)
+        lost = {demand.lost for demand in self._met if demand.meet(body)} - {""}
+        self._record.lost = sorted(lost.union(self._record.lost))
 
     async def _try(self, member: Member, request: Json) -> None:
         record, backend = self._record, member.backend
@@ -234,9 +224,9 @@ class ModelCallExchange(Exchange):
         try:
             body = {**translate_request(self._protocol, target, request)}
             record.lost = lost_in_request(self._protocol, target, request)
-            self._folded = target != self._protocol and backend.api_base in self._app.alternating
-            if self._folded:
-                self._fold(body)
+            self._met = ()
+            if target != self._protocol:
+                self._meet_demands(body, backend)
             extra = complete_request(body, target, backend, capture=self._span is not None)
         except CodecError as error:
             raise CallError(400, str(error), "not_translatable") from None

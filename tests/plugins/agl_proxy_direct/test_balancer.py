@@ -197,6 +197,15 @@ async def test_an_update_keeps_those_that_stay_and_lets_the_others_finish():
     assert balancer.in_flight == 1
 
 
+def test_a_version_of_all_models_is_that_of_one_that_is_away():
+    balancer = Balancer([*backends("a"), *backends("d", model="new")])
+    balancer.set_version("old", "new")
+    balancer.update(backends("a"))
+    balancer.set_version("v2")
+    balancer.update([*backends("a"), *backends("d", model="new")])
+    assert {m.version for m in balancer.members()} == {"v2"}
+
+
 async def test_waiting_calls_use_an_update():
     balancer = Balancer(backends("a", max_parallel_requests=1))
     await take(balancer)

@@ -240,15 +240,29 @@ def test_wrong_arguments_are_named(options: dict[str, Any], why: str):
         DirectProxy(**options)
 
 
+_FORM = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (gzip.compress(json.dumps({"model": "gpt"}).encode()), {"content-encoding": "gzip"}),
+        (_FORM, {"content-type": "multipart/form-data; boundary=x"}),
+        (b'{"model": "gpt", "n": 01}', {}),
+    ],
+)
 async def test_a_token_of_some_models_sends_no_body_that_hides_a_model(
-    proxy: DirectProxy, claim: AttemptedRollout, tokens: Tokens
+    proxy: DirectProxy,
+    claim: AttemptedRollout,
+    tokens: Tokens,
+    body: bytes,
+    kind: dict[str, str],
 ):
     ids = f"{claim.rollout_id}/attempt/{claim.attempt.attempt_id}"
     url = f"{proxy.base_url.removesuffix('/v1')}/rollout/{ids}/v1/tokenize"
-    body = gzip.compress(json.dumps({"model": "gpt"}).encode())
     statuses: list[int] = []
     for who in ("own, this model", "own"):
-        headers = {"authorization": f"Bearer {tokens[who]}", "content-encoding": "gzip"}
+        headers = {"authorization": f"Bearer {tokens[who]}", **kind}
         async with (
             aiohttp.ClientSession(headers=headers) as session,
             session.post(url, data=body) as reply,

@@ -196,6 +196,8 @@ class Balancer:
 
     def set_version(self, version: str, model: str | None = None) -> None:
         """Set the version of the weights that answer from now on, of all models or of one."""
+        if model is None:
+            self._versions.clear()  # also of models that are away
         self._versions[model] = version
         for name, pool in self._pools.items():
             if model in (None, name):

@@ -19,9 +19,9 @@ class PassthroughExchange(Exchange):
 
     async def _proxy(self) -> None:
         record, app = self._record, self._app
-        if self._models is not None:
-            self._check_readable()
         request = self._json_body()
+        if self._models is not None:
+            self._check_readable(request)
         named = request is not None and isinstance(request.get("model"), str)
         model = cast("str", request["model"]) if request and named else self._only_model()
         self._check_model(model)
@@ -64,16 +64,19 @@ class PassthroughExchange(Exchange):
             self._in_flight = False
             app.balancer.release(member, failed=failed)
 
-    def _check_readable(self) -> None:
+    def _check_readable(self, request: Json | None) -> None:
         """Refuse a body in which a model could be named that the caller may not use.
 
         Raises:
-            CallError: 415.
+            CallError: 415, it is not a JSON object, or encoded.
         """
         codings = (value for name, value in self._headers if name == b"content-encoding")
         if any(value.strip().lower() not in (b"", b"identity") for value in codings):
             message = "send the body without content-encoding: this token is for some models only"
             raise CallError(415, message, "encoding_not_supported")
+        if self._body and request is None:
+            message = "send a JSON object: this token is for some models only"
+            raise CallError(415, message, "body_not_supported")
 
     def _json_body(self) -> Json | None:
         """Return the body if it is a JSON object."""

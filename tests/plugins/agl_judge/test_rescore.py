@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,37 @@ async def test_a_failing_call_loses_no_other_score(tmp_path: Path, caplog):
     assert list(kept.values()) == list(result.scores)
     assert result.agreement is not None
     assert (result.agreement.n, result.agreement.missing) == (14, 4)
+    await store.close()
+
+
+async def test_an_interrupted_call_keeps_its_scores_for_the_next(tmp_path: Path, caplog):
+    store = sqlite.SqliteLightningStore(tmp_path / "runs.db")
+    await fill(store, 20)
+    calls: list[Any] = []
+
+    async def slow(task, spans):
+        calls.append(task)
+        if len(calls) > 5:
+            await asyncio.Event().wait()
+        return 1.0
+
+    run = asyncio.ensure_future(rescore(store, "night", slow, keep_as="slow", concurrent=1))
+    while len(calls) < 6:
+        await asyncio.sleep(0.001)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert "the scores of 5 rollouts are kept for --resume" in caplog.text
+    assert await kept_scores(store, "night") == {}, "scores of a part are not those of the run"
+
+    async def rest(task, spans):
+        return 0.0
+
+    result = await rescore(store, "night", rest, keep_as="slow", resume=True)
+    given = [score for score in result.scores if score is not None]
+    assert sorted(given, reverse=True) == [1.0] * 5 + [0.0] * 13
+    again = await rescore(store, "night", rest, keep_as="slow", resume=True)
+    assert 1.0 not in again.scores, "a call that ended leaves nothing to resume"
     await store.close()
 
 

@@ -1,7 +1,8 @@
 """Scores by other scorers, kept in the store beside the rollouts of a run.
 
 A rollout keeps the reward that it got: what a judge says later is a checkpoint of its own,
-``scores:<run>/<scorer>``, which agents never receive.
+``scores:<run>/<scorer>``, which agents never receive. Those of a scorer that was interrupted are in
+``unfinished-scores:<run>/<scorer>``, so that nobody takes them for scores of the whole run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_scorer_name", "keep_scores", "kept_scores", "with_scores"]
 
-_PREFIX: Final = "scores:"
+_PREFIXES: Final = {True: "scores:", False: "unfinished-scores:"}
 _KEY: Final = "scores"
 
 
@@ -33,7 +34,12 @@ def check_scorer_name(scorer: str) -> None:
 
 
 async def keep_scores(
-    store: LightningStore, run: str, scorer: str, scores: Mapping[str, float | None]
+    store: LightningStore,
+    run: str,
+    scorer: str,
+    scores: Mapping[str, float | None],
+    *,
+    finished: bool = True,
 ) -> None:
     """Keep the scores of a run's rollouts; those that the scorer gave before are replaced.
 
@@ -42,18 +48,27 @@ async def keep_scores(
         run: Name of the run.
         scorer: Name of the scorer: letters, digits, ``_``, ``-`` and ``.``.
         scores: By rollout id; None for a rollout that could not be scored.
+        finished: Whether they are those of the whole run.
 
     Raises:
         InvalidArgumentError: The scorer's name has other characters.
     """
     check_scorer_name(scorer)
     checkpoint = Checkpoint(state=dict(scores))
-    await store.update_resources(f"{_PREFIX}{run}/{scorer}", {_KEY: checkpoint})
+    await store.update_resources(f"{_PREFIXES[finished]}{run}/{scorer}", {_KEY: checkpoint})
 
 
-async def kept_scores(store: LightningStore, run: str) -> dict[str, dict[str, float | None]]:
-    """Return the scores that are kept of a run: by scorer, then by rollout id."""
-    found = await checkpoints_under(store, f"{_PREFIX}{run}/", _KEY)
+async def kept_scores(
+    store: LightningStore, run: str, *, finished: bool = True
+) -> dict[str, dict[str, float | None]]:
+    """Return the scores that are kept of a run: by scorer, then by rollout id.
+
+    Args:
+        store: The store.
+        run: Name of the run.
+        finished: Whether to return those of the whole run, or those of interrupted scorers.
+    """
+    found = await checkpoints_under(store, f"{_PREFIXES[finished]}{run}/", _KEY)
     return {scorer: checkpoint.state for scorer, checkpoint in found.items()}
 
 

@@ -45,6 +45,9 @@ _UNUSED = ("algorithm", "train_dataset", "val_dataset", "test_dataset", "hooks")
     help="Name under which the store keeps the scores, in place of earlier ones of this name; by "
     "default that of the function.",
 )
+@click.option(
+    "--resume", is_flag=True, help="Take over the scores of a call that Ctrl+C interrupted."
+)
 @click.option("--dry-run", is_flag=True, help="Keep nothing in the store.")
 @click.option(
     "--output",
@@ -61,6 +64,7 @@ def rescore(
     reference: str,
     threshold: float,
     name: str | None,
+    resume: bool,
     dry_run: bool,
     output: Path | None,
     as_json: bool,
@@ -91,6 +95,7 @@ def rescore(
                 score,
                 threshold=threshold,
                 keep_as=keep_as,
+                resume=resume,
                 reward_range=plan.reward_range,
             )
         )

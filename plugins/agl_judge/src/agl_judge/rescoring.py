@@ -77,12 +77,14 @@ async def rescore(
     threshold: float = 0.5,
     concurrent: int = 16,
     keep_as: str | None = None,
+    resume: bool = False,
     reward_range: tuple[float, float] | None = None,
 ) -> Rescored:
     """Score the finished rollouts of a run again.
 
     The rollouts keep their rewards. A rollout on which the scorer raises, or returns what is not a
-    finite number, has no score; a warning says how many they are and why.
+    finite number, has no score; a warning says how many they are and why. When it is cancelled, the
+    scores until then are kept for ``resume``.
 
     Args:
         store: The store.
@@ -92,6 +94,7 @@ async def rescore(
         concurrent: Calls of an async scorer at a time.
         keep_as: Name under which the store keeps the scores, in place of earlier ones of this name;
             None keeps nothing.
+        resume: Whether to take over the scores that an interrupted call kept under this name.
         reward_range: Lowest and highest possible reward and score, if they are declared; a rollout
             that failed counts the lowest.
 
@@ -105,7 +108,19 @@ async def rescore(
     outcomes = await read_batch(store, run, reward_range=reward_range)
     if not len(outcomes):
         raise InvalidArgumentError(f"the store has no finished rollouts of a run {run!r}")
-    scores, problems = await _scored(outcomes, scorer, concurrent)
+    unfinished = (await kept_scores(store, run, finished=False)).get(keep_as or "", {})
+    found = dict(unfinished) if resume else {}
+    try:
+        problems = await _score(outcomes, scorer, concurrent, found)
+    except anyio.get_cancelled_exc_class():
+        if keep_as is not None and found:
+            with anyio.CancelScope(shield=True):
+                await keep_scores(store, run, keep_as, found, finished=False)
+            logger.warning(
+                "interrupted: the scores of %d rollouts are kept for --resume", len(found)
+            )
+        raise
+    scores = [found.get(one.rollout.rollout_id) for one in outcomes]
     ids = [one.rollout.rollout_id for one in outcomes]
     if not any(score is not None for score in scores):
         why = f"; {_in_short(problems)}" if problems else ""
@@ -115,41 +130,54 @@ async def rescore(
     others = await kept_scores(store, run)
     if keep_as is not None:  # before the summary, which could fail: scores may have cost money
         await keep_scores(store, run, keep_as, dict(zip(ids, scores, strict=True)))
+        if unfinished:
+            await keep_scores(store, run, keep_as, {}, finished=False)
     return _summary(outcomes, scores, others, threshold, problems)
 
 
-async def _scored(
-    outcomes: BatchOutcome, scorer: Scorer, concurrent: int
-) -> tuple[list[float | None], dict[str, str]]:
-    """Return the score of each rollout, and why the scorer failed on some, by rollout id."""
-    scores: list[float | None] = [None] * len(outcomes)
+async def _score(
+    outcomes: BatchOutcome, scorer: Scorer, concurrent: int, found: dict[str, float | None]
+) -> dict[str, str]:
+    """Score the rollouts that have no score; return why the scorer failed on some, by rollout id.
+
+    Args:
+        outcomes: The rollouts.
+        scorer: The scorer.
+        concurrent: Calls of an async scorer at a time.
+        found: The scores by rollout id. Each is added as soon as it is there.
+    """
     problems: dict[str, str] = {}
-    done = 0
+    done = len(outcomes)
     limit = anyio.CapacityLimiter(concurrent)
 
-    async def score(index: int, outcome: RolloutOutcome) -> None:
+    async def score(outcome: RolloutOutcome) -> None:
         nonlocal done
+        name = outcome.rollout.rollout_id
         async with limit:
             try:
-                scores[index] = await _checked(scorer, outcome)
+                found[name] = await _checked(scorer, outcome)
             except Exception as error:  # the others' scores may have cost money
-                problems[outcome.rollout.rollout_id] = f"{type(error).__name__}: {error}"
-                logger.debug("%s is not scored", outcome.rollout.rollout_id, exc_info=True)
+                problems[name] = f"{type(error).__name__}: {error}"
+                logger.debug("%s is not scored", name, exc_info=True)
         done += 1
         if done % _PROGRESS_EVERY == 0 or done == len(outcomes):
             progress.update(done)
 
     is_async = inspect.iscoroutinefunction(scorer)
+    waiting = [
+        one
+        for one in outcomes
+        if one.rollout.status == "succeeded" and one.rollout.rollout_id not in found
+    ]
+    done -= len(waiting)
     with show_progress("scoring", len(outcomes)) as progress:
         async with anyio.create_task_group() as group:
-            for index, outcome in enumerate(outcomes):
-                if outcome.rollout.status != "succeeded":
-                    continue
+            for outcome in waiting:
                 if is_async:
-                    group.start_soon(score, index, outcome)
+                    group.start_soon(score, outcome)
                 else:
-                    await score(index, outcome)
-    return scores, problems
+                    await score(outcome)
+    return problems
 
 
 async def _checked(scorer: Scorer, outcome: RolloutOutcome) -> float | None:

@@ -111,6 +111,8 @@ def test_a_secret_closes_it_to_strangers(run):
         (["--backend", "memory", "--port", "0", "--set", "no_such_option=1"], "no_such_option"),
         (["--port", "0", "--set", "nonsense"], "KEY=VALUE"),
         (["--port", "0", "--tls-cert", __file__], "go together"),
+        (["--path", "runs.db", "vacuum", "--keep-last", "0"], "after its name"),
+        (["--auth-token", SECRET, "token", "--scope", "read"], "after its name"),
     ],
 )
 @pytest.mark.usefixtures("memory_by_default")

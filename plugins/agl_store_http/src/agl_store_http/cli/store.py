@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from agl_core.env import LightningEnvVar
 from agl_core.errors import ConfigError
@@ -92,6 +93,15 @@ def store(ctx: click.Context, **options: Any) -> None:
     """Serve a store over HTTP until Ctrl+C."""
     if ctx.invoked_subcommand is None:
         _serve(**options)
+        return
+    for option in ctx.command.params:
+        if ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            # Taken silently, `agl store --path a.db vacuum` would empty another store than a.db.
+            raise click.UsageError(
+                f"{option.opts[0]} says what `agl store` serves; write an option of "
+                f"`agl store {ctx.invoked_subcommand}` after its name",
+                ctx,
+            )
 
 
 def _serve(

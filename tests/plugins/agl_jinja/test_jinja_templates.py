@@ -39,6 +39,15 @@ BOMBS = {
     "width in a % format": "{{ '%1000000000d' % 1 }}",
     "width as an argument of %": "{{ '%*d' % (1000000000, 1) }}",
     "width in the filter format": "{{ '%1000000000d'|format(1) }}",
+    "width after a name": "{{ '%(a)1000000000d' % {'a': 1} }}",
+    "width after a name with brackets": "{{ '%(a(b(c)))1000000000d' % {'a(b(c))': 1} }}",
+    "width in a map": "{{ '{a:{w}}'.format_map({'a': 1, 'w': 1000000000}) }}",
+    "precision": "{{ '{:.1000000000f}'.format(1.5) }}",
+    "bytes of a number": "{{ (1).to_bytes(1000000000, 'big')|length }}",
+    "width of bytes": "{{ (1).to_bytes(1, 'big').ljust(1000000000)|length }}",
+    "rounding": "{{ 3|round(-100000000) }}",
+    "filled batch": "{{ [1]|batch(1000000000, 0)|list|length }}",
+    "indent of JSON": "{{ range(90000)|list|tojson(indent=9999)|length }}",
     "indent": "{{ x|indent(1000000000) }}",
     "indent of many lines": "{{ ('\n' * 9 ~ x)|replace('x', '\n')|indent(9999) }}",
     "tabs": "{{ x|replace('x', '\t')|list|join('')|upper }}{{ x.expandtabs(1000000000) }}",
@@ -112,6 +121,26 @@ def test_jinja_templates_that_are_filled():
     assert filled.startswith("121/50 0.50 a")
     assert filled.endswith("50.00-1-2")
     assert len(filled) > 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("{{ '%d items'|format(n) }}", "1234567 items"),
+        ("{{ '{:,}'.format(n) }}", "1,234,567"),
+        ("{{ 'zip 90210: {}'.format(n) }}", "zip 90210: 1234567"),
+        ("{{ '12345 rows: %s' % n }}", "12345 rows: 1234567"),
+        ("{{ missing|default(32768) }}", "32768"),
+        ("{{ [{'p': n}]|selectattr('p', 'gt', 20000)|list|length }}", "1"),
+        ("{{ 'x'|int(100000) }}", "100000"),
+        ("{{ 'short'|truncate(50000) }}", "short"),
+        ("{{ '%s and %s' % (n, n) }}", "1234567 and 1234567"),
+        ("{{ 'abc'.startswith(('x', 'a' ~ 'b')) }}", "True"),
+        ("{{ (258).to_bytes(2, 'big').hex() }}", "0102"),
+    ],
+)
+def test_numbers_that_are_no_sizes_may_be_large(template: str, filled: str):
+    assert fill(template, n=1234567) == filled
 
 
 def test_secrets_are_out_of_reach(monkeypatch: pytest.MonkeyPatch):

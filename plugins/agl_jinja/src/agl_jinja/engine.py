@@ -33,12 +33,23 @@ _CALL_STEPS: Final = 10
 """A call of a macro takes ten times as long as an iteration."""
 _MAX_ARGUMENT: Final = 10_000
 """Largest width, indent or the like."""
+_SIZED: Final = frozenset(
+    {
+        *("batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice"),
+        *("to_bytes", "tojson", "zfill"),
+    }
+)
+"""Filters and methods whose results grow with a number that they get."""
 _MAX_TAGS: Final = 2_000
 """Each is compiled to Python code, which takes time before any step is counted."""
 _MAX_TEMPLATE: Final = 2**20
 """Characters. A prompt has some thousands."""
-_WIDE: Final = re.compile(r"\d{5}|%[^A-Za-z%]*\*")
-"""A width of five digits, or one that is an argument (``%*d``)."""
+_WIDE: Final = re.compile(
+    r"%(\((?:[^()]|\([^()]*\))*\))?[^A-Za-z%]*(\d{5}|\*)"  # %99999d, %*d, also after %(a)
+    r"|%\([^()]*\([^()]*\("  # a name with brackets in brackets
+    r"|\{[^{}]*:[^{}]*(\d{5}|\{)"  # {:99999}, {:{}}
+)
+"""A placeholder with a width of five digits, or with one that is an argument."""
 
 
 def fill_jinja(template: str, values: Mapping[str, Any]) -> str:
@@ -110,7 +121,7 @@ def _environment() -> SandboxedEnvironment:
         @override
         def visit_Tuple(self, node: nodes.Tuple, frame: Any) -> None:
             if node.ctx == "load":
-                self.visit_Call(_call("listed", node.items), frame)
+                self.visit_Call(_call("tupled", node.items), frame)
             else:  # names that are assigned to
                 super().visit_Tuple(node, frame)
 
@@ -146,6 +157,9 @@ def _environment() -> SandboxedEnvironment:
         def listed(self, *values: Any) -> list[Any]:
             return list(values)
 
+        def tupled(self, *values: Any) -> tuple[Any, ...]:
+            return values
+
         def mapped(self, *items: Any) -> dict[Any, Any]:
             return dict(zip(items[::2], items[1::2], strict=True))
 
@@ -161,7 +175,7 @@ def _environment() -> SandboxedEnvironment:
         def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             method = getattr(obj, "__wrapped__", obj)  # Jinja replaces str.format
             owner: Any = getattr(method, "__self__", None)
-            if isinstance(owner, str):
+            if isinstance(owner, (str, bytes, bytearray, int)):
                 _check_method(owner, method.__name__, (*args, *kwargs.values()))
             return self.charge(super().call(context, obj, *args, **kwargs), _CALL_STEPS)
 
@@ -194,18 +208,19 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _check_method(value: Any, name: str, arguments: Sequence[Any]) -> None:
-    """Refuse a filter or a method of text whose result may be much larger than what it gets."""
-    numbers = [it for it in arguments if isinstance(it, int)]
-    longest = max((len(it) for it in arguments if isinstance(it, str)), default=0)
+    """Refuse a filter or a method of a value whose result may be much larger than what it gets."""
+    number = max((abs(it) for it in arguments if isinstance(it, int)), default=0)
+    longest = max((len(it) for it in arguments if isinstance(it, (str, bytes))), default=0)
     size = _items(value)
-    if name == "join" and isinstance(value, str):  # the method; the filter has them the other way
+    if name == "join" and isinstance(value, (str, bytes)):
+        # The method; the filter has them the other way round.
         size = max(size, *map(_items, arguments)) if arguments else size
         longest = max(longest, len(value))
     if (
-        max(numbers, default=0) > _MAX_ARGUMENT
+        (name in _SIZED and number > _MAX_ARGUMENT)
         or name in ("encode", "translate")
         or (name in ("format", "format_map") and _WIDE.search(str(value)))
-        or (name in ("expandtabs", "indent") and size * max(numbers, default=8) > _MAX_OUTPUT)
+        or (name in ("expandtabs", "indent", "tojson") and size * (number or 8) > _MAX_OUTPUT)
         or (name in ("indent", "join", "replace") and size * longest > _MAX_OUTPUT)
     ):
         raise SecurityError(f"a template may not use {name} with such large values")
@@ -216,7 +231,7 @@ def _is_small(value: Any) -> bool:
 
 
 def _items(value: Any) -> int:
-    return len(value) if isinstance(value, str) else _size(value)
+    return len(value) if isinstance(value, (str, bytes, bytearray)) else _size(value)
 
 
 def _size(value: Any) -> int:
@@ -224,7 +239,7 @@ def _size(value: Any) -> int:
     count, stack = 1, [value]
     while stack and count <= _MAX_STEPS:
         item = stack.pop()
-        if isinstance(item, str):
+        if isinstance(item, (str, bytes, bytearray)):
             count += len(item) // 64
         elif isinstance(item, (dict, list, tuple)):
             items = cast("dict[Any, Any] | list[Any] | tuple[Any, ...]", item)

@@ -145,6 +145,21 @@ async def test_asking_for_nothing_under_its_key_gives_a_claim_back(served):
     assert [item.status for item in attempts.items] == ["unresponsive", "preparing"]
 
 
+async def test_a_claim_is_given_back_by_another_server_process(serve, tmp_path):
+    sqlite = pytest.importorskip("agl_store_sqlite")
+    stores = [sqlite.SqliteLightningStore(tmp_path / "agl.db") for _ in range(2)]
+    claiming, other = [await serve(store=store) for store in stores]
+    await claiming.store.enqueue_rollout("x")
+    first = (await claiming.post(DEQUEUE, {"worker_id": "w"}, **keyed("a"))).json[0]
+    gave = await other.post(DEQUEUE, {"worker_id": "w", "limit": 0}, **keyed("a"))
+    assert gave.json == []
+    rollout = await other.store.get_rollout_by_id(first["rollout_id"])
+    assert rollout is not None
+    assert rollout.status == "requeuing"
+    for store in stores:
+        await store.close()
+
+
 async def poll_and_leave(served: Any, body: dict[str, Any]) -> None:
     """Begin a long poll, and close the connection while it waits."""
     polling = asyncio.create_task(served.post(DEQUEUE, {**body, "wait": 60}))

@@ -58,12 +58,13 @@ async def dequeue(
     # delivered goes to the same worker with its next call, or back to the queue if it names none.
     app = call.app
     name = "" if call.key is None else call.reply_name("dequeue", body.worker_id)
-    if body.limit <= 0:
-        if name:
-            await _return_reply(call, await app.replies.forget(name))
-        return Reply(_NOTHING)
     if name:
         current_request_key.set(call.store_key(name))  # keys count per worker
+    if body.limit <= 0:
+        if name:
+            await _return_claims(call, await _claimed_under(call, name))
+        return Reply(_NOTHING)
+    if name:
         return await app.replies.once(name, lambda: _claim(call, body)) or Reply(_NOTHING)
     if body.worker_id is not None:
         undelivered = app.undelivered.pop(body.worker_id, None)
@@ -95,11 +96,14 @@ async def _claim(call: Call, body: DequeueRequest) -> Reply | None:
     return reply
 
 
-async def _return_reply(call: Call, reply: Reply | None) -> None:
+async def _claimed_under(call: Call, name: str) -> Sequence[AttemptedRollout]:
     """Return the claims of a reply that the client says it did not get."""
+    reply = await call.app.replies.forget(name)
     if reply is not None:
-        claims: list[AttemptedRollout] = _claims.validate_json(bytes(reply.body))
-        await _return_claims(call, claims)
+        return _claims.validate_json(bytes(reply.body))
+    # Another server process may have claimed. A durable store knows its claims by their key, and
+    # without a worker it notes none as idle.
+    return await call.store.dequeue_many_rollouts(limit=0)
 
 
 async def _return_claims(call: Call, claims: Sequence[AttemptedRollout]) -> None:

@@ -119,6 +119,15 @@ def test_parquet_has_one_type_per_column_whatever_tools_and_arguments_are(tmp_pa
     assert "tools" not in two
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_half_a_surrogate_pair_loses_no_row(tmp_path, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"x{suffix}"
+    write(path, [{"messages": [said("a")]}, {"messages": [said("b \ud83d")]}])
+    assert [row["messages"][0]["content"] for row in read_rows(path)] == ["a", "b ?"]
+
+
 def test_many_rows(tmp_path):
     rows = [{"input_ids": [number], "labels": [number]} for number in range(2345)]
     write(tmp_path / "x.jsonl", rows)

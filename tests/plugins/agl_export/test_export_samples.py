@@ -8,10 +8,10 @@ import pytest
 
 from agl_core.adapter import AdapterReport, Reason
 from agl_core.errors import InvalidArgumentError
-from agl_export import conversations, task_key
+from agl_export import AtifOptions, ExportReport, atif_rows, conversations, task_key
 from agl_export.samples import comparable, final_reward, with_arguments
 
-from .recorded import TOOLS, agent, call, called, result, reward, said, user
+from .recorded import TOOLS, agent, call, called, result, reward, said, sample, user
 
 
 def test_calls_that_extend_each_other_are_one_conversation():
@@ -87,6 +87,17 @@ def test_arguments_are_objects_where_they_can_be():
     assert found == [{"a": 1}, "not json", "[1]"]
     assert with_arguments(messages, "text") == messages
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'  # unchanged
+
+
+@pytest.mark.parametrize("text", ['{"x": "\\ud83d"}', '{"x": NaN}', '{"x": ' + "[" * 3000])
+def test_arguments_that_no_file_can_hold_stay_text(text: str):
+    (found,) = with_arguments([called(text)], "object")
+    assert found["tool_calls"][0]["function"]["arguments"] == text
+    assert comparable([called(text)]) == comparable([called(text)])
+    spans = [call([user("a")], called(text)), call([user("a"), called(text)], said("b"))]
+    (row,) = atif_rows([sample(1.0, *spans)], AtifOptions(), ExportReport())
+    (asked,) = row["steps"][1]["tool_calls"]
+    assert (asked["arguments"], asked["extra"]["agl"]["arguments"]) == ({}, text)
 
 
 def test_equal_tasks_have_equal_keys():

@@ -21,7 +21,7 @@ from agl_adapter_trajectory import MessageGraph, MessageNode, TraceToTrajectory
 from agl_core.errors import InvalidArgumentError
 from agl_export.atif_content import to_content
 from agl_export.report import ExportReport, Skip
-from agl_export.samples import Row, Sample, about
+from agl_export.samples import Row, Sample, about, parsed_arguments
 
 __all__ = ["ATIF_VERSION", "AtifOptions", "atif_documents", "atif_rows"]
 
@@ -257,10 +257,7 @@ def _calls(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for number, call in enumerate(message.get("tool_calls") or ()):
         function, call_id = call["function"], call.get("id")
         text = function.get("arguments")
-        try:
-            arguments: Any = json.loads(text)
-        except (TypeError, ValueError):
-            arguments = None
+        arguments = parsed_arguments(text)
         made = {
             "tool_call_id": f"call-{number}" if call_id is None else str(call_id),
             "function_name": str(function.get("name") or ""),

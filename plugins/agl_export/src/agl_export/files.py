@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import ConfigError, InvalidArgumentError, MissingDependencyError
 
@@ -111,11 +111,23 @@ class _JsonLines:
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._file is None:
             self._file = _create(self._path)
-        self._file.write(b"".join(to_json(row) + b"\n" for row in rows))
+        self._file.write(b"".join(_line(row) for row in rows))
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    try:
+        return to_json(row) + b"\n"
+    except PydanticSerializationError:
+        return to_json(_encodable(row)) + b"\n"
+
+
+def _encodable(value: Any) -> Any:
+    """Return JSON with a question mark for half of a surrogate pair, which has no UTF-8."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 class _Parquet:
@@ -133,7 +145,11 @@ class _Parquet:
             self._writer = self._parquet.ParquetWriter(self._file, schema, compression="zstd")
         schema = self._writer.schema
         plain = [{name: _cell(name, row.get(name)) for name in schema.names} for row in rows]
-        self._writer.write_table(self._pyarrow.Table.from_pylist(plain, schema=schema))
+        try:
+            table = self._pyarrow.Table.from_pylist(plain, schema=schema)
+        except UnicodeEncodeError:
+            table = self._pyarrow.Table.from_pylist(_encodable(plain), schema=schema)
+        self._writer.write_table(table)
 
     def close(self) -> None:
         if self._writer is not None:

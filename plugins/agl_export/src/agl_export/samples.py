@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from pydantic_core import from_json
+
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
 from agl_adapters import CallRules, TraceToMessages, TraceTree, is_model_call
 from agl_core.adapter import AdapterReport, read_reward
@@ -22,6 +24,7 @@ __all__ = [
     "comparable",
     "conversations",
     "final_reward",
+    "parsed_arguments",
     "task_key",
     "trajectories",
     "with_arguments",
@@ -133,7 +136,8 @@ def comparable(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     for message in messages:
         calls = cast("Sequence[Any]", message.get("tool_calls") or ())
         functions = [
-            (call["function"]["name"], _parsed(call["function"]["arguments"])) for call in calls
+            (call["function"]["name"], parsed_arguments(call["function"]["arguments"]))
+            for call in calls
         ]
         found.append(
             (message["role"], message.get("content") or "", message.get("name"), functions)
@@ -141,11 +145,16 @@ def comparable(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     return found
 
 
-def _parsed(arguments: Any) -> Any:
+def parsed_arguments(arguments: Any) -> Any:
+    """Return the value of JSON text, and all else as it is.
+
+    A model can sample text that :mod:`json` reads but a file cannot hold: half of a surrogate pair,
+    ``NaN``, hundreds of brackets. It stays text, too.
+    """
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
+        return from_json(arguments.encode("utf-8", "surrogatepass"), allow_inf_nan=False)
     except ValueError:
         return arguments
 
@@ -177,7 +186,7 @@ def with_arguments(
 
 
 def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
-    value = _parsed(function["arguments"])
+    value = parsed_arguments(function["arguments"])
     return {**function, "arguments": value if isinstance(value, dict) else function["arguments"]}
 
 

@@ -14,11 +14,12 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agl_core.errors import InvalidArgumentError
 from agl_core.ids import generate_id
+from agl_core.plugins._events import notify
 
 if TYPE_CHECKING:
     from agl_core.algorithm._reward_scale import RewardRange
     from agl_core.store import LightningStore
-    from agl_core.types import EnqueueRolloutRequest, NamedResources, Rollout
+    from agl_core.types import EnqueueRolloutRequest, NamedResources, ResourcesUpdate, Rollout
 
 _PREFIX_DIGITS: Final = 8
 """Digits that tell the snapshots of unnamed runs apart: a store holds hundreds of such runs."""
@@ -40,6 +41,7 @@ class Run:
         finished: Whether the algorithm has completed.
         reward_range: Lowest and highest possible reward, if the user declared them.
         result_id: Id of the snapshot that is the result, if :meth:`set_result` was told.
+        origin: Name of the algorithm, for listeners; empty outside a trainer, where nobody is told.
     """
 
     name: str = ""
@@ -50,6 +52,7 @@ class Run:
         self.finished = False
         self.reward_range: RewardRange | None = None
         self.result_id: str | None = None
+        self.origin = ""
         self._store = store
         self._prefix = f"run-{generate_id(_PREFIX_DIGITS)}"
 
@@ -98,6 +101,12 @@ class Run:
         except PydanticSerializationError as error:
             raise InvalidArgumentError(f"the state has no JSON form: {error}") from error
         self.metrics.update(metrics or {})
+        await self._keep()
+        if self.origin:
+            notify("run_saved", run=self.name, state=self.state, origin=self.origin)
+
+    async def _keep(self) -> None:
+        """Store the state that was saved; a run of this class stores none."""
 
     async def finish(self, *, has_result: bool = True) -> None:
         """Mark the run as finished: resuming it does nothing, unless it is asked for more.
@@ -128,10 +137,19 @@ class Run:
             replaces the snapshot.
         """
         if latest:
-            return (await self._store.add_resources(resources)).resources_id
+            added = await self._store.add_resources(resources)
+            self._announce(added)
+            return added.resources_id
         resources_id = f"{self._prefix}/{name}"
-        await self._store.update_resources(resources_id, self._tried(name, resources))
+        self._announce(
+            await self._store.update_resources(resources_id, self._tried(name, resources))
+        )
         return resources_id
+
+    def _announce(self, update: ResourcesUpdate) -> None:
+        """Tell listeners of a snapshot that the algorithm stored through the run."""
+        if self.origin:
+            notify("resources_changed", resources=update, origin=self.origin)
 
     def _tried(self, name: str, resources: NamedResources) -> NamedResources:
         """Return the resources with a mark that keeps them from being the latest."""

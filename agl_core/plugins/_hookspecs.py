@@ -32,6 +32,7 @@ EventName = Literal[
     "attempt_finished",
     "trace_finished",
     "resources_changed",
+    "run_saved",
     "algorithm_step",
 ]
 EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
@@ -145,6 +146,17 @@ class LifecycleEvents:
 
         Args:
             resources: The snapshot, with its id and version.
+            origin: Name of the algorithm.
+        """
+
+    @staticmethod
+    @hookspec
+    def run_saved(run: str, state: Any, origin: str) -> None:
+        """An algorithm saved the state of its run; called by the algorithm.
+
+        Args:
+            run: Name of the run; empty if it cannot be resumed.
+            state: The state, a JSON value; listeners must not change it.
             origin: Name of the algorithm.
         """
 

@@ -76,6 +76,7 @@ class AlgorithmSide:
             return
         run = await self.run_class.open(store, self.run)
         run.reward_range = self.reward_range
+        run.origin = algorithm.display_name
         if run.finished:
             if not algorithm.has_more_to_do(run):
                 logger.warning(

@@ -42,14 +42,16 @@ def listener(names: tuple[str, ...], hear) -> object:
 
 
 class Searching(Algorithm):
-    """Writes resources twice, and reports one step."""
+    """Writes resources three times, saves its state, and reports one step."""
 
     async def run(self, train_dataset=None, val_dataset=None):
         store = self.get_store()
         assert train_dataset is not None
         config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
         batch = await run_batch(store, train_dataset, resources=RESOURCES, config=config)
+        await self.get_run().put_resources("tried", RESOURCES, latest=False)
         await store.update_resources("best", RESOURCES)
+        await self.get_run().save({"best": "best"})
         self.report_step(0, {"score": batch.score().mean})
 
 
@@ -108,8 +110,12 @@ def test_a_real_run_sends_every_event(agl_registry, trainer):
     assert all("agentlightning.message" in names for names in traces)
 
     written = [(r["resources"].resources_id, r["origin"]) for r in by_name["resources_changed"]]
-    assert len(written) == 2
+    assert len(written) == 3
+    assert written[1][0].endswith("/tried")
     assert written[-1] == ("best", "Searching")
+    assert {origin for _, origin in written} == {"Searching"}
+    (saved,) = by_name["run_saved"]
+    assert saved == {"run": "", "state": {"best": "best"}, "origin": "Searching"}
     (step,) = by_name["algorithm_step"]
     assert step == {"algorithm": "Searching", "step": 0, "metrics": {"score": 0.5}}
 

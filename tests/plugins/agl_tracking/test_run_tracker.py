@@ -144,6 +144,43 @@ def test_a_checkpoint_is_a_path_and_uploaded_if_asked(tmp_path: Path):
         assert tracker.calls[1:-1] == [("text", 0, "checkpoint", str(tmp_path)), *files]
 
 
+class SavesThroughTheRun(agl.Algorithm):
+    """Tries a prompt, and saves checkpoints as GRPO with several policies does."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        run = self.get_run()
+        tried = PromptTemplate(template="{x}?", engine="f-string")
+        best = PromptTemplate(template="{x}!", engine="f-string")
+        await run.put_resources("first", {"prompt": tried}, latest=False)
+        await run.put_resources("second", {"prompt": best})
+        state = {"solver": str(self.folder), "judge": "/not/there", "long": "/" + 5000 * "x"}
+        await run.save({**state, "best": "second", "seen": [str(self.folder)]})
+
+
+@pytest.mark.parametrize("name", [None, "nightly"])
+def test_what_an_algorithm_stores_through_its_run_is_written(tmp_path: Path, name: str | None):
+    tracker = Kept(upload_checkpoints=True)
+    prompt = PromptTemplate(template="{x}", engine="f-string")
+    trainer = agl.Trainer(
+        algorithm=SavesThroughTheRun(tmp_path),
+        strategy="shm",
+        tracker=tracker,
+        run=name,
+        initial_resources={"prompt": prompt},
+    )
+    trainer.fit(agent, [0.5])
+    assert [call for call in tracker.calls if call[0] in ("text", "file")] == [
+        ("text", 0, "prompt", "{x}?"),
+        ("text", 0, "prompt", "{x}!"),
+        ("text", 0, "checkpoint-solver", str(tmp_path)),
+        ("file", 0, "checkpoint-solver", tmp_path),
+    ]
+
+
 def test_a_key_of_a_model_is_not_written():
     tracker = Kept()
     llm = agl.LLM(endpoint="http://localhost", model="m", api_key="secret-key")

@@ -133,9 +133,7 @@ class StoredRun(Run):
 
     # -- state -----------------------------------------------------------------------------------
 
-    async def save(self, state: Any, metrics: Mapping[str, float] | None = None) -> None:
-        """Store the state from which the run can be resumed."""
-        await super().save(state, metrics)
+    async def _keep(self) -> None:
         await self._write(self.result_id)
 
     async def finish(self, *, has_result: bool = True) -> None:
@@ -186,11 +184,11 @@ class StoredRun(Run):
             stored = await self._store.get_resources_by_id(resources_id)
             # One that became the latest as the result of the run stays so.
             if stored is None or stored.resources not in (marked, resources):
-                await self._store.update_resources(resources_id, marked)
+                self._announce(await self._store.update_resources(resources_id, marked))
             return resources_id
         newest = await self._store.get_latest_resources()
         if newest is None or (newest.resources_id, newest.resources) != (resources_id, resources):
-            await self._store.update_resources(resources_id, resources)
+            self._announce(await self._store.update_resources(resources_id, resources))
         return resources_id
 
     # -- rollouts --------------------------------------------------------------------------------

@@ -137,22 +137,30 @@ class RunTracker(Metrics):
             return
         for name, resource in resources.resources.items():
             if isinstance(resource, Checkpoint):
-                self._checkpoint(current, resource)
-                continue
-            text = _text_of(resource)
-            if current.texts.get(name) != text:
-                current.texts[name] = text
-                self._later(self.write_text, current.step, name, text)
+                self._checkpoints(current, resource.state)
+            else:
+                self._text(current, name, _text_of(resource))
 
-    def _checkpoint(self, current: _Current, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state if isinstance(checkpoint.state, dict) else {}
-        path = state.get("checkpoint")
-        if not isinstance(path, str) or current.texts.get("checkpoint") == path:
-            return
-        current.texts["checkpoint"] = path
-        self._later(self.write_text, current.step, "checkpoint", path)
-        if self.config.upload_checkpoints:
-            self._later(self.write_file, current.step, "checkpoint", Path(path))
+    @hookimpl
+    def run_saved(self, state: Any) -> None:
+        current = self._here()
+        if current is not None:
+            self._checkpoints(current, state)
+
+    def _checkpoints(self, current: _Current, state: Any) -> None:
+        """Write what a state names as the paths of checkpoints, one of each policy, say."""
+        for key, path in _paths_in(state).items():
+            name = key if key.startswith("checkpoint") else f"checkpoint-{key}"
+            if self._text(current, name, str(path)) and self.config.upload_checkpoints:
+                self._later(self.write_file, current.step, name, path)
+
+    def _text(self, current: _Current, name: str, text: str) -> bool:
+        """Write a text if it is a new one; return whether it is."""
+        if current.texts.get(name) == text:
+            return False
+        current.texts[name] = text
+        self._later(self.write_text, current.step, name, text)
+        return True
 
     @hookimpl
     def run_finished(self, error: BaseException | None) -> None:
@@ -197,6 +205,20 @@ class RunTracker(Metrics):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._reset()
+
+
+def _paths_in(state: Any) -> dict[str, Path]:
+    """Return the texts of a state that are absolute paths of what is there, by their keys."""
+    items: dict[str, Any] = state if isinstance(state, dict) else {}
+    texts = {key: text for key, text in items.items() if isinstance(text, str)}
+    return {key: Path(text) for key, text in texts.items() if _is_path(text)}
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return Path(text).is_absolute() and Path(text).exists()
+    except OSError:  # a text that is too long for a name
+        return False
 
 
 def _text_of(resource: Resource) -> str:

@@ -75,9 +75,10 @@ def test_incomplete_certificates_can_be_refused():
         assert report.left_out == {Skip.NO_LOGPROBS: 1}
     (row,), _ = build(turns(gap=True))
     assert not row["ids_present"]
-    rows, report = build(turns(gap=True), turns(), require_ids=True)
-    assert len(rows) == 1
-    assert report.left_out == {Skip.GAP: 1}
+    for form, count in (("trajectory", 1), ("triplets", 2)):
+        rows, report = build(turns(gap=True), turns(), form=form, require_ids=True)
+        assert len(rows) == count
+        assert report.left_out == {Skip.GAP: 1}
 
 
 def test_rollouts_without_rewards_or_ids():

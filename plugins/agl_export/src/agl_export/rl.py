@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from agl_adapter_trajectory import read_logprobs
 from agl_adapters import TracerTraceToTriplet
+from agl_core.adapter import Reason
 from agl_core.errors import InvalidArgumentError
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, about, trajectories
 from agl_export.sft import certificate_columns, select_by_reward
 
 __all__ = ["RlOptions", "rl_rows"]
+
+_WITHOUT_IDS: Final = (Reason.NO_TOKEN_IDS, Reason.INCOMPLETE_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class RlOptions:
         min_reward: Smallest reward of a rollout; None: any.
         agent_match: Regular expression searched in agent names; None: all calls.
         require_logprobs: Leave out rollouts in which a sampled token lacks its log-probability.
-        require_ids: Leave out rollouts whose context contains a response without token ids.
+        require_ids: Leave out rollouts whose context contains a response without token ids; with
+            ``triplets``, rollouts with any such response.
         keep_auxiliary: Keep auxiliary calls, such as those for a title.
     """
 
@@ -110,6 +114,8 @@ def _triplet_rows(sample: Sample, options: RlOptions, report: ExportReport) -> l
         report.adapters.leave_out(item, why, count)
     if not found:
         return Skip.NO_TOKEN_IDS
+    if options.require_ids and any(("call", why) in counted.left_out for why in _WITHOUT_IDS):
+        return Skip.GAP
     rows: list[Row] = []
     for triplet in found:
         response_ids = triplet.response["token_ids"]

@@ -333,7 +333,10 @@ async def test_health_tells_about_the_database(served, monkeypatch):
     async def hanging(self: Any, worker_id: str) -> None:
         await asyncio.sleep(60)
 
-    for broken in (lost, hanging):
+    async def wrong(self: Any, worker_id: str) -> None:
+        raise RuntimeError("a driver's own error at secret-host")
+
+    for broken in (lost, hanging, wrong):
         with monkeypatch.context() as patch:
             patch.setattr(database_health, "_SECONDS", 0.2)
             patch.setattr(type(served.store), "get_worker_by_id", broken)

@@ -7,7 +7,6 @@ import logging
 import time
 from typing import Final
 
-from agl_core.errors import AglError
 from agl_core.store import LightningStore
 
 __all__ = ["DatabaseHealth"]
@@ -44,9 +43,10 @@ class DatabaseHealth:
             self._problem = None
         except TimeoutError:
             self._problem = f"the database did not answer within {_SECONDS:g} seconds"
-        except (AglError, OSError) as error:
+        except Exception as error:  # a store raises what its driver raises
             # The message may name hosts and accounts, and anyone may ask for the health.
             logger.warning("the database does not answer: %s", error)
             self._problem = f"the database does not answer ({type(error).__name__})"
-        self._asked, self._asking = time.monotonic(), None
+        finally:
+            self._asked, self._asking = time.monotonic(), None
         return self._problem

@@ -190,6 +190,38 @@ async def test_processes_serve_a_store_that_can_be_shared():
     await inner.stop()
 
 
+class Waiting(InMemoryLightningStore):
+    """Lets other calls go on while it reads spans, as a database does."""
+
+    async def query_spans(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().query_spans(*args, **options)
+
+    async def query_encoded_spans(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().query_encoded_spans(*args, **options)
+
+
+async def test_pages_work_on_a_server_that_was_started_again():
+    store = Waiting()
+    server = LightningStoreServer(store, port=0)
+    for _ in range(2):
+        ended: list[str] = []
+        for number in range(40):
+            started = await store.start_rollout(number)
+            ended.append(started.rollout_id)
+            await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        await server.start()
+        url = f"{server.endpoint}/v1/agl"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/training") as answer:
+                assert answer.status == 200
+            asked = {"rollout_ids": ended}
+            async with session.post(f"{url}/rollouts/summaries", json=asked) as answer:
+                assert answer.status == 200
+        await server.stop()
+
+
 async def test_run_forever_serves_until_cancelled():
     server = LightningStoreServer(InMemoryLightningStore(), port=0, launch_mode="asyncio")
     running = asyncio.create_task(server.run_forever())

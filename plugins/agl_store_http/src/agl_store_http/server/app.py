@@ -102,12 +102,10 @@ class StoreApp:
         self.store = store = intercept(store, *installed_interceptors(), *measured)
         self.tokens = TokenVerifier(options.auth_token) if options.auth_token else None
         self.replies = ReplyMemory()
-        self.summaries = Summaries(store)
-        self.training = Training(store)
         self.undelivered: dict[str, Reply] = {}
         """Claims that a worker whose client sends no keys did not get, by worker id."""
         self.issued = IssuedIds()
-        self.database = DatabaseHealth(store)
+        self._read_anew()
         self._guard = (
             None
             if self.tokens is not None
@@ -117,6 +115,12 @@ class StoreApp:
         self._hot = HotRoutes(ROUTES, HOT_ENDPOINTS)
         self._outermost = _with_cors(self._serve, options.cors_allow_origins)
         self._stopping: asyncio.Future[None] | None = None
+
+    def _read_anew(self) -> None:
+        """Make what reads the store for one event loop."""
+        self.summaries = Summaries(self.store)
+        self.training = Training(self.store)
+        self.database = DatabaseHealth(self.store)
 
     def _new_api(self) -> FastAPI:
         api = _StoreAPI(
@@ -218,6 +222,7 @@ class StoreApp:
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         self._stopping = asyncio.get_running_loop().create_future()
+        self._read_anew()  # a server that starts again may have another loop
         watchdog = None
         if self.options.watchdog_seconds > 0:
             watchdog = asyncio.create_task(self._watch(), name="agl-watchdog")

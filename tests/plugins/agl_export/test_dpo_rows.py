@@ -55,6 +55,11 @@ def test_the_best_and_the_worst_or_all():
     assert build(*samples, min_reward=1.5)[0] == []
 
 
+def test_a_difference_that_equals_the_margin_is_enough():
+    for better, worse, margin in ((1.0, 0.9, 0.1), (0.8, 0.1, 0.7), (1.0, 0.5, 0.5)):
+        assert len(build(answered(better, "a"), answered(worse, "b"), margin=margin)[0]) == 1
+
+
 def test_equal_rewards_make_no_pair():
     rows, report = build(answered(1.0, "a"), answered(1.0, "b"))
     assert rows == []

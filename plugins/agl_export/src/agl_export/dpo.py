@@ -9,6 +9,7 @@ users, which the model should not learn.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -141,10 +142,15 @@ def _candidates(
         (better, worse)
         for better, worse in combinations(ranked, 2)
         if better.reward > worse.reward
-        and better.reward - worse.reward >= options.margin
+        and _is_at_least(better.reward - worse.reward, options.margin)
         and (options.min_reward is None or better.reward >= options.min_reward)
     ]
     return sorted(allowed, key=lambda pair: pair[1].reward - pair[0].reward)
+
+
+def _is_at_least(difference: float, margin: float) -> bool:
+    """Compare as in decimals: as floats, 1.0 - 0.9 is less than 0.1."""
+    return difference >= margin or math.isclose(difference, margin)
 
 
 def _pair(better: _ReadSample, worse: _ReadSample, options: DpoOptions) -> Row | Skip:

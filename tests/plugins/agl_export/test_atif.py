@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -205,3 +206,5 @@ def test_rows_count_the_rollouts() -> None:
     assert rows[0]["extra"]["agl"]["reward"] == 1.0
     (bare, *_) = atif_rows([sample(1.0, *coding_rollout())], AtifOptions(bare=True), report)
     assert bare["extra"]["agl"] == {}
+    (unread, *_) = atif_rows([sample(math.nan, *coding_rollout())], AtifOptions(), report)
+    assert unread["extra"]["agl"]["reward"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -70,9 +71,13 @@ def final_reward(spans: Sequence[Span]) -> float | None:
 
 
 def about(sample: Sample) -> Row:
-    """Return the columns about a row's origin: reward, task, ids, and the parent of a fork."""
+    """Return the columns about a row's origin: reward, task, ids, and the parent of a fork.
+
+    A reward that is not a finite number is None: JSON has no form of it.
+    """
+    is_number = sample.reward is not None and math.isfinite(sample.reward)
     return {
-        "reward": sample.reward,
+        "reward": sample.reward if is_number else None,
         "task": sample.task,
         "rollout_id": sample.rollout_id,
         "attempt_id": sample.attempt_id,

@@ -13,6 +13,7 @@ import pytest
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
 from agl_core.types import AttemptedRollout
 from agl_store_postgres import PostgresLightningStore
+from agl_store_postgres.pool import Connection, Pool
 from agl_testing import FaultyRelay
 from agl_testing.database import DatabaseFaultSuite, Writers
 from agl_testing.samples import span_of
@@ -72,6 +73,37 @@ async def test_calls_follow_a_failover_to_a_standby():
         finally:
             await store.close()
             standby.stop()
+
+
+@contextlib.contextmanager
+def read_only(server: Server):
+    """Make a server refuse writes, as the old primary does after a failover."""
+    server.run("ALTER SYSTEM SET default_transaction_read_only = on")
+    server.run("SELECT pg_reload_conf()")
+    try:
+        yield
+    finally:
+        server.run("ALTER SYSTEM RESET default_transaction_read_only")
+        server.run("SELECT pg_reload_conf()")
+
+
+async def test_a_server_that_takes_no_writes_is_asked_again_with_pauses(own_server, monkeypatch):
+    store = PostgresLightningStore(own_server.uri, timeout_seconds=0.5)
+    await store.enqueue_rollout("x")
+    connections = 0
+    connect = Pool.connect
+
+    async def count(pool: Pool, uri: str, seconds: float) -> Connection:
+        nonlocal connections
+        connections += 1
+        return await connect(pool, uri, seconds)
+
+    monkeypatch.setattr(Pool, "connect", count)
+    with read_only(own_server), pytest.raises(StoreUnavailableError, match="takes no writes now"):
+        await store.enqueue_rollout("y")
+    assert connections <= 0.5 / 0.05
+    assert (await store.enqueue_rollout("z")).status == "queuing"
+    await store.close()
 
 
 # -- the connection --------------------------------------------------------------------------------

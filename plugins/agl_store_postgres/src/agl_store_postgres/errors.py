@@ -68,6 +68,8 @@ def translated(error: BaseException, address: str) -> AglError:
         return StoreDataError(f"PostgreSQL at {address}: {_FULL} ({reason})")
     if all(word in reason for word in _MISSING):
         return StoreDataError(f"PostgreSQL at {address}: {reason}; create it with createdb")
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return StoreUnavailableError(f"PostgreSQL at {address} takes no writes now ({reason})")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailableError(
             f"PostgreSQL at {address} cannot be reached; is it running? ({reason})"

@@ -34,7 +34,8 @@ Connection = AsyncConnection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
 
 _RETRY_SECONDS: Final = 0.05
-"""Between two looks at a commit whose outcome is not known yet."""
+"""Between two tries of what a server refuses now, and two looks at a commit whose outcome is not
+known yet. Nothing tells when to look again."""
 _DEFAULTS: Final = {
     "application_name": "agl",
     # A server whose machine is gone sends nothing; the system's own limit is two hours.
@@ -244,6 +245,8 @@ class Pool:
         await self._give(connection, usable=usable)
         if not isinstance(error, psycopg.Error) or time.monotonic() >= deadline:
             return False
+        if is_unavailable(error):
+            await asyncio.sleep(_RETRY_SECONDS)  # the next connection may lead to the same server
         return lost or is_conflict(error)
 
     async def _is_committed(self, transaction_id: str) -> bool:

@@ -6,6 +6,7 @@ A file has one line of JSON per record (``.jsonl``), or is a Parquet file with t
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,12 @@ from typing import IO, Any, Final, Protocol, get_args
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from agl_core.errors import ConfigError, InvalidArgumentError, MissingDependencyError
+from agl_core.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    SpansEvictedError,
+)
 from agl_core.store import LightningStore, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 from agl_store_http.secrets import masked
@@ -29,6 +35,8 @@ __all__ = [
     "read_records",
     "writing",
 ]
+
+logger = logging.getLogger(__name__)
 
 _KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200
@@ -45,6 +53,8 @@ _BATCH_BYTES: Final = 16 * 1024 * 1024
 async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncIterator[Record]:
     """Yield all records of a store, read page by page; the store may be in use.
 
+    Rollouts whose spans the store evicted come without them, and a warning counts these.
+
     Args:
         store: The store.
         keys: Keep the API keys in resources; else they are masked.
@@ -54,12 +64,23 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
         yield Record("resources", json if keys else to_json(masked(from_json(json))))
     async for worker in _pages(store.query_workers):
         yield Record("worker", _json(worker))
+    evicted = 0
     async for rollout in _pages(store.query_rollouts):
         yield Record("rollout", _json(rollout, without="attempt"))
+        attempt_ids: set[str] = set()
         for attempt in await store.query_attempts(rollout.rollout_id):
+            attempt_ids.add(attempt.attempt_id)
             yield Record("attempt", _json(attempt))
-        for span in await store.query_encoded_spans(rollout.rollout_id, sort_by=None):
-            yield Record("span", span.payload)
+        try:
+            spans = await store.query_encoded_spans(rollout.rollout_id, sort_by=None)
+        except SpansEvictedError:
+            evicted += 1
+            continue
+        for span in spans:
+            if span.attempt_id in attempt_ids:  # an attempt may have begun since
+                yield Record("span", span.payload)
+    if evicted:
+        logger.warning("%d rollouts are without their spans, which the store evicted", evicted)
 
 
 def _json(model: BaseModel, without: str = "") -> bytes:
@@ -176,6 +197,8 @@ class _Replay:
             return True
         if record.kind == "span":
             span = Span.model_validate_json(record.json)
+            if span.attempt_id not in self._attempts:
+                raise InvalidArgumentError(f"span {span.span_id} belongs to no attempt before it")
             attempt_id = self._attempts[span.attempt_id][0]
             ids = {"rollout_id": self._rollout_id, "attempt_id": attempt_id}
             self._spans.append(span.model_copy(update=ids))

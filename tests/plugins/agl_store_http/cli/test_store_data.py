@@ -26,7 +26,7 @@ from agl_core.errors import MissingDependencyError
 from agl_core.store import LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
 from agl_store_http import LightningStoreServer
-from agl_store_http.transfer import export_records, read_records, writing
+from agl_store_http.transfer import export_records, import_records, read_records, writing
 from agl_store_memory import InMemoryLightningStore
 
 sqlite = pytest.importorskip("agl_store_sqlite")
@@ -252,6 +252,49 @@ def test_parquet_holds_the_same(filled):
         asyncio.run(closing(open_file(filled / name), content)) for name in ("one.db", "two.db")
     )
     assert one == two
+
+
+async def add_span(store: LightningStore, attempt: Any, number: int) -> None:
+    span = Span.from_attributes(
+        attributes={"text": "x" * 2000},
+        rollout_id=attempt.rollout_id,
+        attempt_id=attempt.attempt_id,
+        sequence_id=number,
+    )
+    await store.add_span(span)
+
+
+async def test_an_export_goes_on_without_spans_that_were_evicted(caplog):
+    store = InMemoryLightningStore(eviction_memory_threshold=30_000, safe_memory_threshold=20_000)
+    for number in range(3):
+        started = await store.start_rollout(number)
+        for place in range(4):
+            await add_span(store, started.attempt, place)
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+    kinds = [kind for kind, _ in await content(store)]
+    assert kinds.count("rollout") == kinds.count("attempt") == 3
+    assert 0 < kinds.count("span") < 12
+    assert "without their spans" in caplog.text
+
+
+class Retrying(InMemoryLightningStore):
+    """Begins another attempt right after each query of attempts."""
+
+    async def query_attempts(self, rollout_id: str, **options: Any) -> Any:
+        page = await super().query_attempts(rollout_id, **options)
+        retry = await self.start_attempt(rollout_id)
+        await add_span(self, retry.attempt, 1)
+        return page
+
+
+async def test_an_export_while_an_attempt_begins_can_be_imported(tmp_path):
+    live = Retrying()
+    started = await live.start_rollout("x")
+    await add_span(live, started.attempt, 1)
+    records = [record async for record in export_records(live)]
+    restored = open_file(tmp_path / "restored.db")
+    assert await import_records(restored, records) == 3
+    await restored.close()
 
 
 def test_an_export_that_fails_leaves_no_file(tmp_path):

@@ -206,6 +206,44 @@ def test_a_tracker_that_fails_does_not_end_the_run(caplog):
     assert "no server" in caplog.text
 
 
+def test_a_run_whose_upload_hangs_is_finished_and_nothing_of_it_reaches_the_next(
+    tmp_path: Path, caplog
+):
+    uploading, hangs, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Kept):
+        def begin(self, run: Run) -> None:
+            self.run = run.run_id
+
+        def write_text(self, step: int, name: str, text: str) -> None:
+            pass
+
+        def write_file(self, step: int, name: str, path: Path) -> None:
+            uploading.set()
+            assert hangs.wait(60)
+            self._keep("uploaded", self.run)
+            ended.set()
+
+        def finish(self, error: BaseException | None) -> None:
+            self._keep("finish", self.run)
+
+    tracker = Slow(upload_checkpoints=True, upload_seconds=0.01)
+    with recording(tracker):
+        notify("run_started", run_id="first", mode="fit", config={})
+        notify("run_saved", run="", state={"checkpoint": str(tmp_path)}, origin="grpo")
+        assert uploading.wait(60)
+        notify("algorithm_step", algorithm="grpo", step=0, metrics={"reward": 1.0})
+        notify("run_finished", run_id="first", mode="fit", error=None)
+    assert tracker.calls == [("finish", "first")]
+    assert "Slow did not take the rest of the run within 0.01 s" in caplog.text
+    with recording(tracker):
+        notify("run_started", run_id="second", mode="fit", config={})
+        notify("run_finished", run_id="second", mode="fit", error=None)
+    hangs.set()
+    assert ended.wait(60)
+    assert tracker.calls[1:] == [("finish", "second"), ("uploaded", "first")]
+
+
 def test_an_error_of_the_run_reaches_the_tracker():
     class Broken(agl.Algorithm):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import time
 from typing import Any
@@ -164,6 +165,33 @@ async def test_ops_nest_and_their_values_become_attributes():
     assert attributes[f"{IN}.mixed"] == '[1, "a"]'
     assert attributes[f"{OUT}.sizes"] == [1, 2] and attributes[f"{OUT}.mixed"] == '[1, "a"]'
     assert attributes[f"{OUT}.nested.flag"] is True
+
+
+async def test_the_agent_reads_its_iterators_and_streams_itself(models, client):
+    @weave.op
+    def join(parts: Any) -> str:
+        return "".join(parts)
+
+    @weave.op
+    def read(chunks: Any) -> str:
+        return "".join(c.choices[0].delta.content or "" for c in chunks)
+
+    @weave.op
+    def numbers() -> Any:
+        return map(str, [1, 2])
+
+    def work() -> None:
+        assert join(part for part in "abc") == "abc"
+        assert join(io.StringIO("d\n")) == "d\n"
+        assert list(numbers()) == ["1", "2"]
+        assert read(client.chat.completions.create(model="m", messages=HI, stream=True)) == (
+            "Hello there."
+        )
+
+    spans = await traced(work)
+    (call,) = calls(spans)
+    assert call.attributes[f"{OUT}.choices.0.message.content"] == "Hello there."
+    assert [span.attributes[OUT] for span in named(spans, "join")] == ["abc", "d\n"]
 
 
 async def test_errors_and_broken_streams_reach_the_agent_and_the_span(models, client):

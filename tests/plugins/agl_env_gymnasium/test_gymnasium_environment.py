@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -208,6 +209,25 @@ def test_actions_are_read_from_replies(space, reply, action):
     found = read_action(space, reply, None)
     assert space.contains(found)
     np.testing.assert_equal(found, action)
+
+
+class Plain(gymnasium.Env[int, int]):
+    """An environment that draws nothing: it has no ``render_mode``."""
+
+    observation_space = spaces.Discrete(3)  # pyright: ignore[reportAssignmentType]
+    action_space = spaces.Discrete(2)  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, size: int = 5) -> None:
+        self.size = size
+
+
+def test_an_environment_that_draws_nothing_is_made():
+    gymnasium.register("AglPlain-v0", entry_point=Plain)  # pyright: ignore[reportArgumentType]
+    try:
+        environment = load("AglPlain-v0", {"make": {"size": 7}, "tasks": 2, "val_tasks": 0})
+    finally:
+        gymnasium.registry.pop("AglPlain-v0")
+    assert environment.train_dataset == [{"seed": 0}, {"seed": 1}]
 
 
 def test_what_has_no_text_form_is_refused():

@@ -120,9 +120,9 @@ def make(name: str, arguments: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """Make an environment that draws itself as text if it can."""
     # The checker warns of conventions that matter to those who write environments.
     given = {"disable_env_checker": True, **arguments}
-    if "render_mode" not in given:
-        modes = _render_modes(name)
-        given["render_mode"] = "ansi" if "ansi" in modes else None
+    # Many environments take no render_mode, so they are given none that they do not have.
+    if "render_mode" not in given and "ansi" in _render_modes(name):
+        given["render_mode"] = "ansi"
     return gymnasium.make(name, **given)
 
 

@@ -283,6 +283,35 @@ def test_a_selection_is_cancelled_and_retried_together(empty: Site, open_page: O
     assert sorted(statuses) == ["queuing", "requeuing", "requeuing"]
 
 
+def test_a_selection_leaves_rollouts_that_its_change_does_not_fit(empty: Site, open_page: Open):
+    store = empty.store
+    first, second, third = (empty.run(claimed(store, {"number": number})) for number in range(3))
+    page = open_page(f"{empty.url}/rollouts")
+    live(page)
+
+    def select(number: int) -> None:
+        row = page.get_by_role("row", name=re.compile(f"number: {number}"))
+        row.get_by_role("checkbox").check()
+
+    def statuses() -> list[str]:
+        found = [
+            empty.run(store.get_rollout_by_id(one.rollout_id)) for one in (first, second, third)
+        ]
+        return [rollout.status for rollout in found if rollout]
+
+    select(0)
+    select(1)
+    ids = first.rollout_id, first.attempt.attempt_id
+    empty.run(store.update_attempt(*ids, status="succeeded"))
+    confirm(page, "Cancel")
+    expect(page.get_by_text("Cancelled 1; 1 had ended", exact=True)).to_be_visible()
+    assert statuses() == ["succeeded", "cancelled", "preparing"]
+    select(2)
+    confirm(page, "Retry")
+    expect(page.get_by_text("Requeued 2; 1 had not ended", exact=True)).to_be_visible()
+    assert statuses() == ["requeuing", "requeuing", "preparing"]
+
+
 def test_a_call_of_an_unknown_vocabulary_does_not_hide_the_others(empty: Site, open_page: Open):
     claim = empty.run(claimed(empty.store))
     ids = claim.rollout_id, claim.attempt.attempt_id

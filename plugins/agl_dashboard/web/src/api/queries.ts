@@ -149,12 +149,13 @@ export function useCounts(): UseQueryResult<Record<RolloutStatus, number> | null
   });
 }
 
+/** Read a rollout as it is now; null if the store has none of this id. */
+function readRollout(id: string): Promise<Rollout | null> {
+  return data(api.GET("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } } })) as Promise<Rollout | null>;
+}
+
 export function useRollout(id: string): UseQueryResult<Rollout | null> {
-  return useQuery({
-    queryKey: ["rollout", id],
-    enabled: id !== "",
-    queryFn: () => data(api.GET("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } } })) as Promise<Rollout | null>,
-  });
+  return useQuery({ queryKey: ["rollout", id], enabled: id !== "", queryFn: () => readRollout(id) });
 }
 
 export function useAttempts(id: string): UseQueryResult<Attempt[]> {
@@ -287,18 +288,30 @@ export function useGain(before: SnapshotScore, after: SnapshotScore): PairedGain
   return found.data ?? null;
 }
 
-/** Change the status of rollouts, one after another; the error of the first refusal is thrown. */
+/**
+ * Cancel open rollouts or queue ended ones again, one after another, and leave the others as they are.
+ * The error of the first refusal is thrown.
+ */
 export function useSetStatus() {
   const client = useQueryClient();
   return useMutation({
-    mutationFn: async ({ ids, status }: { ids: string[]; status: RolloutStatus }) => {
+    mutationFn: async ({ ids, status }: { ids: string[]; status: "cancelled" | "requeuing" }) => {
+      let changed = 0;
       for (const id of ids) {
+        // It may have ended, or begun again, since the reader chose it.
+        const rollout = await readRollout(id);
+        if (rollout && isOpen(rollout) !== (status === "cancelled")) continue;
         await data(api.POST("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } }, body: { status } }));
+        changed += 1;
       }
-      return ids.length;
+      return changed;
     },
     // Not beside the call of `mutate`: that is dropped when the button leaves with the old status.
-    onSuccess: (changed, { status }) => toast(`${status === "cancelled" ? "Cancelled" : "Requeued"} ${changed}`),
+    onSuccess: (changed, { ids, status }) => {
+      const [done, unfit] = status === "cancelled" ? ["Cancelled", "had ended"] : ["Requeued", "had not ended"];
+      const left = ids.length - changed;
+      toast(`${done} ${changed}${left > 0 ? `; ${left} ${unfit}` : ""}`);
+    },
     onSettled: () => client.invalidateQueries(),
   });
 }

@@ -11,8 +11,10 @@ import psycopg
 import pytest
 
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.store import current_request_key
 from agl_core.types import AttemptedRollout
 from agl_store_postgres import PostgresLightningStore
+from agl_store_postgres.claims import give_back
 from agl_store_postgres.pool import Connection, Pool
 from agl_testing import FaultyRelay
 from agl_testing.database import DatabaseFaultSuite, Writers
@@ -217,6 +219,26 @@ async def test_a_refused_value_leaves_the_store_usable(server, schema):
     assert read is not None
     assert (read.input, read.metadata) == (value, value)
     assert (await store.statistics()).get("total_rollouts") == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("undone", [True, False])
+async def test_a_claim_that_was_given_back_is_made_again_under_its_key(server, schema, undone):
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    await store.enqueue_rollout("x")
+    token = current_request_key.set("claim-1")
+    claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    if undone:  # its caller was cancelled
+        await store._postgres._transact(lambda tx: give_back(tx, [(claimed, claimed.attempt)]))
+    else:
+        await store.return_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+    again = await store.dequeue_rollout("w")
+    assert again is not None
+    assert (again.status, again.attempt.status) == ("preparing", "preparing")
+    assert again.attempt.sequence_id == (1 if undone else 2)
+    assert await store.dequeue_rollout("w") == again
+    current_request_key.reset(token)
     await store.close()
 
 

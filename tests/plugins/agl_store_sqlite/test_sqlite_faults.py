@@ -16,6 +16,7 @@ from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailab
 from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
 from agl_store_sqlite import SqliteLightningStore
+from agl_store_sqlite.backend import _return_claims
 from agl_store_sqlite.schema import SCHEMA_VERSION
 from agl_store_sqlite.writer import _Write
 from agl_testing.database import inputs_after_a_fork
@@ -245,6 +246,26 @@ async def test_a_call_repeated_under_its_idempotency_key_happens_once(tmp_path):
     assert attempt.attempt.attempt_id == attempt_again.attempt.attempt_id
     assert resources == resources_again
     assert (await store.statistics()).get("total_attempts") == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("undone", [True, False])
+async def test_a_claim_that_was_given_back_is_made_again_under_its_key(tmp_path, undone):
+    store = open_store(tmp_path / "store.db")
+    await store.enqueue_rollout("x")
+    token = current_request_key.set("claim-1")
+    claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    if undone:  # its caller was cancelled
+        await write(store, lambda tx: _return_claims(tx, [(claimed, claimed.attempt)]))
+    else:
+        await store.return_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+    again = await store.dequeue_rollout("w")
+    assert again is not None
+    assert (again.status, again.attempt.status) == ("preparing", "preparing")
+    assert again.attempt.sequence_id == (1 if undone else 2)
+    assert await store.dequeue_rollout("w") == again
+    current_request_key.reset(token)
     await store.close()
 
 

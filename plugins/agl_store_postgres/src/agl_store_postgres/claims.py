@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from agl_core.status import failed_by
 from agl_core.types import Attempt, Rollout, evolve
-from agl_store_kit import ClaimRequest, Notice, RolloutState, attempt_not_found, lifecycle
+from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle
 from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
 from agl_store_postgres.transaction import (
     StoredState,
@@ -37,10 +38,9 @@ async def claim_heads(
     Returns:
         The claimed rollouts. None if all that is queued is locked, and ``wait`` is False.
     """
-    known = await tx.remembered(request.key)
-    if known is not None:
-        states = [(await tx.state(*ids)).state for ids in known]
-        return [(state.rollout, _attempt_of(state)) for state in states]
+    known = await tx.remembered(request.key) or ()
+    if standing := _standing([(await tx.state(*ids)).state for ids in known]):
+        return standing
     worker_id = request.worker_id
     worker_reads = (lock(worker_id), find_worker(worker_id)) if worker_id else ()
     if wait:
@@ -103,7 +103,11 @@ _TO_HEAD: Final = (
 )
 
 
-def _attempt_of(state: RolloutState) -> Attempt:
-    if state.attempt is None:
-        raise attempt_not_found(state.rollout.rollout_id, "of a repeated claim")
-    return state.attempt
+def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
+    """Return the claims of an earlier call that were not given back since."""
+    return [
+        (rollout, attempt)
+        for rollout, _, attempt, _ in states
+        if attempt is not None
+        and not (attempt.status == "unresponsive" and failed_by(attempt) == "delivery")
+    ]

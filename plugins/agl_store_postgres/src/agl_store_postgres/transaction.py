@@ -332,9 +332,13 @@ class Transaction:
         return from_json(rows[0][0]) if rows else None
 
     def remember(self, key: str | None, result: Any) -> None:
-        """Keep the result of a call under its idempotency key."""
+        """Keep the result of a call under its idempotency key, in place of an earlier one."""
         if key is not None:
-            self.write("INSERT INTO @requests VALUES (%s, %s, %s)", key, self.now, to_json(result))
+            self.write(
+                "INSERT INTO @requests VALUES (%s, %s, %s) ON CONFLICT (key) DO UPDATE "
+                "SET time = excluded.time, result = excluded.result",
+                *(key, self.now, to_json(result)),
+            )
 
     def forget_requests(self) -> None:
         """Forget old idempotency keys."""

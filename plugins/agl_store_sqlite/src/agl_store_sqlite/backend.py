@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+from agl_core.status import failed_by
 from agl_core.store import (
     EncodedSpan,
     LightningStoreCapabilities,
@@ -131,10 +132,9 @@ class SqliteBackend(StorageBackend):
 
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
         def claim(tx: Transaction) -> list[tuple[Rollout, Attempt]]:
-            known = tx.remembered(request.key)
-            if known is not None:
-                states = [tx.state(*ids).state for ids in known]
-                return [(state.rollout, _attempt_of(state)) for state in states]
+            known = tx.remembered(request.key) or ()
+            if standing := _standing([tx.state(*ids).state for ids in known]):
+                return standing
             worker = tx.find_worker(request.worker_id)
             claimed: list[tuple[Rollout, Attempt]] = []
             heads = tx.queue_head(request.limit) if request.limit > 0 else []
@@ -317,10 +317,14 @@ def _changed(state: RolloutState, change: Change) -> RolloutRecord:
     return change.rollout or state.rollout, change.attempt or state.attempt
 
 
-def _attempt_of(state: RolloutState) -> Attempt:
-    if state.attempt is None:
-        raise attempt_not_found(state.rollout.rollout_id, "of a repeated claim")
-    return state.attempt
+def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
+    """Return the claims of an earlier call that were not given back since."""
+    return [
+        (rollout, attempt)
+        for rollout, _, attempt, _ in states
+        if attempt is not None
+        and not (attempt.status == "unresponsive" and failed_by(attempt) == "delivery")
+    ]
 
 
 def _return_claims(tx: Transaction, claimed: Sequence[tuple[Rollout, Attempt]]) -> None:

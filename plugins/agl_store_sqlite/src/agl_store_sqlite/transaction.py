@@ -318,9 +318,11 @@ class Transaction:
         return None if row is None else from_json(row[0])
 
     def remember(self, key: str | None, result: Any) -> None:
-        """Keep the result of a call under its idempotency key."""
+        """Keep the result of a call under its idempotency key, in place of an earlier one."""
         if key is not None:
-            self.execute("INSERT INTO requests VALUES (?, ?, ?)", (key, self.now, to_json(result)))
+            self.execute(
+                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?)", (key, self.now, to_json(result))
+            )
             self.forget_requests()
 
     def forget_requests(self) -> None:

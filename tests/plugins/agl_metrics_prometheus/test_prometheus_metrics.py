@@ -241,6 +241,25 @@ async def test_a_damaged_file_is_left_out(metrics, caplog):
     assert "2-x.agl.json is left out" in caplog.text
 
 
+async def test_a_page_makes_the_folder_of_the_environment(metrics, monkeypatch, tmp_path: Path):
+    folder = tmp_path / "not/yet"
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    page = metrics_page(InMemoryLightningStore())
+    assert folder.is_dir()
+    assert (await fetch(page))[0] == 200
+
+
+async def test_a_page_goes_without_a_folder_of_the_environment(
+    metrics, monkeypatch, tmp_path: Path, caplog
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "file"))
+    page = metrics_page(InMemoryLightningStore())
+    assert "PROMETHEUS_MULTIPROC_DIR is not a folder" in caplog.text
+    metrics.record(LEVEL, 1)
+    assert parse((await fetch(page))[2])["test_level", frozenset()] == 1
+
+
 def test_two_names_that_prometheus_cannot_tell_apart_are_refused(metrics):
     metrics.record(Metric("counter", "test.a_b", "One."), 1)
     with pytest.raises(ValueError, match="one name in Prometheus"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -17,6 +18,9 @@ from agl_metrics_prometheus.metrics import FOLDER_VARIABLE
 from agl_metrics_prometheus.totals import Series, all_totals, read_folder
 
 __all__ = ["FolderCollector", "LiveCollector", "registry_of"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class LiveCollector(Collector):
@@ -48,10 +52,21 @@ def registry_of(collector: Collector) -> Any:
     """Return a registry with our metrics and those that the program has in the client library."""
     registry = CollectorRegistry()
     registry.register(collector)
-    if os.environ.get(FOLDER_VARIABLE):
-        MultiProcessCollector(registry)
-    else:
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
         registry.register(REGISTRY)  # pyright: ignore[reportArgumentType] - it has `collect`
+        return registry
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # the collector refuses one that is absent
+    except OSError as error:
+        logger.warning(
+            "%s is not a folder; the page lacks what the program measures with the client library: "
+            "%s",
+            FOLDER_VARIABLE,
+            error,
+        )
+    else:
+        MultiProcessCollector(registry, folder)
     return registry
 
 

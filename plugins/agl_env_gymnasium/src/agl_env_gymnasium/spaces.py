@@ -116,7 +116,10 @@ def _from_json(space: Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: _from_json(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete)):
-        return np.asarray(value, dtype=space.dtype)
+        array = np.asarray(value, dtype=space.dtype)
+        # A cast to integers drops fractions: the action would be another one than the model's.
+        whole = array.dtype.kind == "f" or np.array_equal(array, value)
+        return array if whole else None
     return None if isinstance(value, bool) else value
 
 

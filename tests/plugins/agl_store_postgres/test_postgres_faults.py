@@ -222,6 +222,24 @@ async def test_a_refused_value_leaves_the_store_usable(server, schema):
     await store.close()
 
 
+@pytest.mark.parametrize("config", ["{", '{"max_attempts": 0}'])
+async def test_a_damaged_rollout_leaves_the_queue_and_the_others_go_on(server, schema, config):
+    store = PostgresLightningStore(server.uri, schema_name=schema)
+    first, damaged, last = [await store.enqueue_rollout(number) for number in range(3)]
+    server.run(
+        f'UPDATE "{schema}".rollouts SET config = %s WHERE rollout_id = %s',
+        *(config.encode(), damaged.rollout_id),
+    )
+    claimed = await store.dequeue_many_rollouts(limit=2, worker_id="w")
+    assert [claim.rollout_id for claim in claimed] == [first.rollout_id, last.rollout_id]
+    assert await store.dequeue_rollout() is None
+    rows = server.run(f'SELECT status, end_time > start_time FROM "{schema}".rollouts')
+    assert sorted(rows) == [("failed", True), *[("preparing", None)] * 2]
+    with pytest.raises(StoreDataError, match="stored config"):
+        await store.get_rollout_by_id(damaged.rollout_id)
+    await store.close()
+
+
 @pytest.mark.parametrize("undone", [True, False])
 async def test_a_claim_that_was_given_back_is_made_again_under_its_key(server, schema, undone):
     store = PostgresLightningStore(server.uri, schema_name=schema)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
+from agl_core.errors import StoreDataError
 from agl_core.status import failed_by
-from agl_core.types import Attempt, Rollout, evolve
+from agl_core.types import Attempt, Rollout, Worker, evolve
 from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle
 from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
 from agl_store_postgres.transaction import (
@@ -17,6 +19,8 @@ from agl_store_postgres.transaction import (
 )
 
 __all__ = ["claim_heads", "give_back"]
+
+logger = logging.getLogger(__name__)
 
 _HEADS: Final = (
     f"SELECT r.ordinal, r.attempts, {columns(ROLLOUT_FIELDS, 'r.')} FROM @rollouts r "
@@ -41,23 +45,12 @@ async def claim_heads(
     known = await tx.remembered(request.key) or ()
     if standing := _standing([(await tx.state(*ids)).state for ids in known]):
         return standing
-    worker_id = request.worker_id
-    worker_reads = (lock(worker_id), find_worker(worker_id)) if worker_id else ()
-    if wait:
-        # Rows are locked before the worker. Here that takes a round trip more.
-        (heads,) = await tx.read((_HEADS, (min(request.limit, 1),)))
-        workers = await tx.read(*worker_reads)
-    else:
-        # Rows that others claim right now are skipped, so that claims do not wait for each other.
-        heads, queued, *workers = await tx.read(
-            (f"{_HEADS} SKIP LOCKED", (max(request.limit, 0),)), (_QUEUED, ()), *worker_reads
-        )
-        if queued and not heads and request.limit > 0:
-            return None
-    worker = worker_from(workers[-1][0]) if workers and workers[-1] else None
+    found = await _heads(tx, request, wait=wait)
+    if found is None:
+        return None
+    heads, worker = found
     claimed: list[tuple[Rollout, Attempt]] = []
-    for place, (ordinal, attempts, *row) in enumerate(heads):
-        rollout = rollout_from(row)
+    for place, (ordinal, attempts, rollout) in enumerate(heads):
         state = RolloutState(rollout, attempts, None, worker)
         change = request.begin(state, place)
         tx.apply(StoredState(ordinal, state), change)
@@ -72,6 +65,51 @@ async def claim_heads(
         tx.write("SET LOCAL synchronous_commit = off")
         tx.change_worker(worker, request.idle(worker))
     return claimed
+
+
+async def _heads(
+    tx: Transaction, request: ClaimRequest, *, wait: bool
+) -> tuple[list[tuple[int, int, Rollout]], Worker | None] | None:
+    """Lock the head of the queue and the worker.
+
+    Returns:
+        The ordinals, the numbers of attempts and the rollouts at the head, and the worker. None as
+        in :func:`claim_heads`.
+    """
+    worker_id = request.worker_id
+    worker_reads = (lock(worker_id), find_worker(worker_id)) if worker_id else ()
+    while True:
+        if wait:
+            # Rows are locked before the worker. Here that takes a round trip more.
+            (rows,) = await tx.read((_HEADS, (min(request.limit, 1),)))
+            workers = await tx.read(*worker_reads)
+        else:
+            # Rows that others claim right now are skipped: claims do not wait for each other.
+            rows, queued, *workers = await tx.read(
+                (f"{_HEADS} SKIP LOCKED", (max(request.limit, 0),)), (_QUEUED, ()), *worker_reads
+            )
+            if queued and not rows and request.limit > 0:
+                return None
+        heads: list[tuple[int, int, Rollout]] = []
+        for ordinal, attempts, *row in rows:
+            try:
+                heads.append((ordinal, attempts, rollout_from(row)))
+            except StoreDataError as error:
+                _set_aside(tx, ordinal, row[0], error)
+        if len(heads) == len(rows):
+            return heads, worker_from(workers[-1][0]) if workers and workers[-1] else None
+        await tx.flush()
+
+
+def _set_aside(tx: Transaction, ordinal: int, rollout_id: str, error: StoreDataError) -> None:
+    """Fail a rollout whose row cannot be read; at the head it would stop the whole queue."""
+    logger.error("Rollout %s leaves the queue: %s", rollout_id, error)
+    tx.write(
+        "UPDATE @rollouts SET status = 'failed', end_time = extract(epoch FROM clock_timestamp()), "
+        "queue_position = NULL, watched = false WHERE ordinal = %s",
+        ordinal,
+    )
+    tx.notices.append(Notice("rollout", tx.now, rollout_id, status="failed"))
 
 
 async def give_back(tx: Transaction, claimed: Sequence[tuple[Rollout, Attempt]]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.types import Span
+from agl_store_http.server import training as reading
 from agl_store_memory import InMemoryLightningStore
 
 CALL = {
@@ -69,6 +70,18 @@ async def add(served, claimed, *attributes: dict[str, Any]) -> None:
             for index, each in enumerate(attributes, start=1)
         ]
     )
+
+
+async def judged(served, rollout_id: str, value: float) -> None:
+    """Give a rollout that has ended a reward."""
+    rollout = await served.store.get_rollout_by_id(rollout_id)
+    span = Span.from_attributes(
+        attributes=reward(value),
+        rollout_id=rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        sequence_id=99,
+    )
+    await served.store.add_span(span)
 
 
 async def summaries(served, *ids: str) -> Any:
@@ -150,6 +163,15 @@ async def test_a_summary_follows_a_running_attempt_and_a_retry(served):
     await served.store.start_attempt(claimed.rollout_id)
     (retried,) = await summaries(served, claimed.rollout_id)
     assert (retried["spans"], retried["reward"]) == (0, None)
+
+
+async def test_a_summary_has_what_came_after_the_end(served):
+    rollout_id = await finish(served, CALL)
+    (summary,) = await summaries(served, rollout_id)
+    assert (summary["reward"], summary["spans"]) == (None, 1)
+    await judged(served, rollout_id, 1.0)
+    (summary,) = await summaries(served, rollout_id)
+    assert (summary["reward"], summary["spans"]) == (1.0, 2)
 
 
 async def test_the_groups_of_a_batch_are_its_rollouts_by_task(served):
@@ -373,6 +395,39 @@ async def test_a_rollout_is_read_once_when_it_has_ended(serve, monkeypatch):
     (batch,) = (await training(served))["batches"]
     assert (batch["finished"], batch["rewarded"], batch["tasks"]) == (4, 3, 2)
     assert read[3:] == [claimed.rollout_id]
+
+
+async def test_training_has_a_first_reward_that_came_after_the_end(served, monkeypatch):
+    snapshot = await served.store.add_resources({})
+    labels = {"resources_id": snapshot.resources_id, "run": "r", "batch": "a"}
+    first = await finish(served, CALL, **labels)
+    await finish(served, reward(0.5), task="other", **labels)
+    (batch,) = (await training(served))["batches"]
+    assert (batch["rewarded"], batch["reward_mean"]) == (1, 0.25)
+    await judged(served, first, 1.0)
+    monkeypatch.setattr(reading, "_UNRATED_SECONDS", 0.0)
+    for _ in range(2):  # it counts once
+        summary = await training(served)
+        (batch,), (score,) = summary["batches"], summary["snapshots"]
+        assert (batch["rewarded"], batch["reward_mean"]) == (2, 0.75)
+        assert (score["rollouts"], score["reward_mean"]) == (2, 0.75)
+    groups = (await served.get("/training/groups", run="r", batch="a")).json["groups"]
+    assert [group["reward_mean"] for group in groups] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("later", [1, 4, 6])
+async def test_training_starts_over_after_a_vacuum_that_nobody_saw(serve, tmp_path, later):
+    sqlite = pytest.importorskip("agl_store_sqlite")
+    served = await serve(store=sqlite.SqliteLightningStore(tmp_path / "agl.db"))
+    for _ in range(4):
+        await finish(served, run="r", batch="old")
+    await training(served)
+    await served.store.vacuum(keep_last=0)
+    for _ in range(later):
+        await finish(served, run="r", batch="new")
+    batches = (await training(served))["batches"]
+    assert [(batch["batch"], batch["rollouts"]) for batch in batches] == [("new", later)]
+    await served.store.close()
 
 
 async def test_training_starts_over_when_rollouts_were_dropped(serve, tmp_path):

@@ -1,7 +1,7 @@
 """Summaries of the spans of rollouts: rewards, tokens, model calls.
 
 Lists of rollouts show rewards and tokens, which a store keeps only in spans. Results of finished
-rollouts are remembered, because their spans seldom change.
+rollouts are remembered until more spans come.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["ModelCallView", "RolloutSummary", "Summaries", "TokenView", "model_c
 T = TypeVar("T")
 
 _REMEMBERED: Final = 20_000
-"""Summaries of ended attempts, which do not change; the one unused longest goes."""
+"""Summaries of ended attempts, which seldom change; the one unused longest goes."""
 _AT_ONCE: Final = 16
 """Rollouts whose spans are read at a time; runners' calls run beside them."""
 _FEW_SPANS: Final = 500
@@ -116,23 +116,30 @@ class Summaries:
         if not isinstance(rollout, AttemptedRollout):
             return RolloutSummary(rollout_id=rollout.rollout_id)
         attempt = rollout.attempt
-        key = (rollout.rollout_id, attempt.attempt_id, rollout.status, rollout.end_time)
-        known = self._known.get(key)
-        if known is not None:
-            self._known.move_to_end(key)
-            return known
+        ids = rollout.rollout_id, attempt.attempt_id
+        finished = rollout.status in FINISHED_STATUSES
         spans: list[Sequence[Span]] = []
+        key: tuple[Any, ...] = ()
         async with self._slots:
             try:
-                page = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
+                if finished:
+                    # Spans come after the end, too: a judge's reward, what an exporter held back.
+                    total = (await self._store.query_encoded_spans(*ids, limit=1)).total
+                    key = (*ids, rollout.status, rollout.end_time, total)
+                    known = self._known.get(key)
+                    if known is not None:
+                        self._known.move_to_end(key)
+                        return known
+                page = await self._store.query_spans(*ids)
                 spans.append(page.items)
                 del page
             except SpansEvictedError:
+                finished = False
                 spans.append(())
         summary = await _off_the_loop(
             partial(_summarize, rollout.rollout_id, attempt.attempt_id), spans
         )
-        if rollout.status in FINISHED_STATUSES:
+        if finished:
             self._known[key] = summary
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)

@@ -1,13 +1,15 @@
 """The progress of training: figures of every batch, which follow the rollouts as they end.
 
 A rollout is read once when it appears, and once when it has ended, so the cost of an answer does
-not grow with the number of rollouts that were read before.
+not grow with the number of rollouts that were read before. A judge gives its reward after the end,
+so the newest rollouts that lack one are read again now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,6 +57,10 @@ _MOST_GROUPED: Final = 2000
 """Rollouts of a batch that a page shows; larger batches show their newest."""
 _NEWEST: Final = 8
 """Spans of an attempt that are read first: its last reward is nearly always among the newest."""
+_MOST_UNRATED: Final = 500
+"""Rollouts without a reward that are read again, which takes some 0.1 s."""
+_UNRATED_SECONDS: Final = 10.0
+"""Pause between two such readings: pages ask every second."""
 
 
 class Score(BaseModel):
@@ -203,7 +209,18 @@ class _Rewards:
         if reward is None:
             task.missing += 1
             self.unrated += rollout.status == "succeeded"
-            return
+        else:
+            self._count(task, reward)
+
+    def rate(self, digest: str, reward: float) -> None:
+        """Take the reward of a rollout that was added as one that succeeded without it."""
+        self._score = None
+        task = self.tasks[digest]
+        task.missing -= 1
+        self.unrated -= 1
+        self._count(task, reward)
+
+    def _count(self, task: _Task, reward: float) -> None:
         self.rewarded += 1
         task.rewarded += 1
         task.total += reward
@@ -250,6 +267,19 @@ class _Rewards:
             "reward_low": score and score.low,
             "reward_high": score and score.high,
         }
+
+
+@dataclass(slots=True)
+class _Unrated:
+    """A rollout that succeeded without a reward."""
+
+    rollout_id: str
+    attempt_id: str
+    task: str
+    """Digest of its input."""
+    member: _Member
+    counted: Sequence[_Rewards]
+    """Where it counts."""
 
 
 @dataclass(slots=True)
@@ -327,7 +357,8 @@ def _snapshot_scores(
 class Training:
     """Follows the batches of one store. For one event loop.
 
-    A rollout that changes after it has ended, since it is retried, keeps its earlier outcome.
+    A rollout that changes after it has ended, since it is retried or gets another reward, keeps its
+    earlier outcome. Only a first reward still counts.
 
     Args:
         store: The store.
@@ -343,8 +374,12 @@ class Training:
         self._batches: dict[tuple[str, str], _Batch] = {}
         self._snapshots: dict[tuple[str, RolloutMode | None], _Rewards] = {}
         self._open: dict[str, tuple[_Batch, _Member]] = {}
+        self._unrated: deque[_Unrated] = deque(maxlen=_MOST_UNRATED)
+        self._unrated_read = time.monotonic()
         self._seen = 0
         """Number of rollouts, in insertion order, that were read."""
+        self._last = ""
+        """Id of the last of them."""
         self._total = 0
 
     async def summary(self, patience: float) -> TrainingSummary:
@@ -466,27 +501,61 @@ class Training:
             )
             await self._take(ended.items)
         while True:
-            page = await self._store.query_rollouts(limit=_PAGE, offset=self._seen)
-            if page.total < self._seen:
-                self._forget()  # rollouts were dropped: offsets mean others now
+            # The page begins with the last rollout read: if another is there, rollouts were
+            # dropped, and offsets mean others now.
+            known = min(self._seen, 1)
+            page = await self._store.query_rollouts(limit=known + _PAGE, offset=self._seen - known)
+            if known and (not page.items or page.items[0].rollout_id != self._last):
+                self._forget()
                 continue
+            new = page.items[known:]
             self._total = page.total
-            await self._take(page.items)
-            self._seen += len(page.items)
-            if not page.items or self._seen >= page.total:
-                return
+            await self._take(new)
+            self._seen += len(new)
+            if new:
+                self._last = new[-1].rollout_id
+            if not new or self._seen >= page.total:
+                break
+        await self._read_unrated()
+
+    async def _read_unrated(self) -> None:
+        if time.monotonic() - self._unrated_read < _UNRATED_SECONDS:
+            return
+        self._unrated_read = time.monotonic()
+        unrated = list(self._unrated)
+        rewards = await asyncio.gather(
+            *(self._reward_of(one.rollout_id, one.attempt_id) for one in unrated)
+        )
+        self._unrated.clear()
+        for one, reward in zip(unrated, rewards, strict=True):
+            if reward is None or not math.isfinite(reward):
+                self._unrated.append(one)
+                continue
+            one.member.reward = reward
+            for figures in one.counted:
+                figures.rate(one.task, reward)
 
     async def _take(self, rollouts: Sequence[Rollout]) -> None:
         rewards = await asyncio.gather(*(self._reward(rollout) for rollout in rollouts))
         for rollout, reward in zip(rollouts, rewards, strict=True):
             batch, member = self._open.pop(rollout.rollout_id, None) or self._begin(rollout)
-            if rollout.status in FINISHED_STATUSES:
-                batch.end(member, rollout, reward)
-                if rollout.resources_id and _lost_to(rollout) is None:
-                    snapshot = rollout.resources_id, rollout.mode
-                    self._snapshots.setdefault(snapshot, _Rewards()).add(rollout, reward)
-            else:
+            if rollout.status not in FINISHED_STATUSES:
                 self._open[rollout.rollout_id] = batch, member
+                continue
+            batch.end(member, rollout, reward)
+            counted = [batch.rewards]
+            if rollout.resources_id and _lost_to(rollout) is None:
+                snapshot = rollout.resources_id, rollout.mode
+                of_snapshot = self._snapshots.setdefault(snapshot, _Rewards())
+                of_snapshot.add(rollout, reward)
+                counted.append(of_snapshot)
+            if (
+                isinstance(rollout, AttemptedRollout)
+                and rollout.status == "succeeded"
+                and earned_reward(rollout.status, reward) is None
+            ):
+                ids = rollout.rollout_id, rollout.attempt.attempt_id
+                self._unrated.append(_Unrated(*ids, task_digest(rollout.input), member, counted))
 
     def _begin(self, rollout: Rollout) -> tuple[_Batch, _Member]:
         labels = rollout.metadata or {}
@@ -500,7 +569,10 @@ class Training:
     async def _reward(self, rollout: Rollout) -> float | None:
         if rollout.status not in FINISHED_STATUSES or not isinstance(rollout, AttemptedRollout):
             return None
-        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        return await self._reward_of(rollout.rollout_id, rollout.attempt.attempt_id)
+
+    async def _reward_of(self, rollout_id: str, attempt_id: str) -> float | None:
+        ids = rollout_id, attempt_id
         query = self._store.query_encoded_spans
         async with self._slots:
             try:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from agl_core.metrics import Metric, Recorder, record, recording
+from agl_core.metrics import Metric, Recorder, _store as store_metrics, record, recording
 from agl_metrics_prometheus import PrometheusMetrics
+from agl_metrics_prometheus.exposition import FolderCollector
 from agl_metrics_prometheus.page import metrics_page
 from agl_metrics_prometheus.totals import Series, all_totals, read_folder
 from agl_store_http import StoreApp, StoreAppOptions
@@ -258,6 +259,27 @@ async def test_a_page_goes_without_a_folder_of_the_environment(
     assert "PROMETHEUS_MULTIPROC_DIR is not a folder" in caplog.text
     metrics.record(LEVEL, 1)
     assert parse((await fetch(page))[2])["test_level", frozenset()] == 1
+
+
+async def test_the_queue_and_workers_of_an_ended_process_are_left_out(metrics):
+    with recording(metrics):
+        record(store_metrics.QUEUE, 3)
+        record(store_metrics.WORKERS, 8, "busy")
+        record(LEVEL, 1)
+    (file,) = metrics.folder.glob("*.agl.json")
+    rows = json.loads(file.read_text())
+    for row in rows:
+        for _, cell in row["cells"]:
+            cell[1] -= 3600
+    file.with_name("ended.agl.json").write_text(json.dumps(rows))
+
+    def shown() -> dict[str, float]:
+        families = FolderCollector(metrics.folder).collect()
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    assert shown() == {"agl_queue_length": 3, "agl_workers": 8, "test_level": 1}
+    file.unlink()
+    assert shown() == {"test_level": 1}
 
 
 def test_two_names_that_prometheus_cannot_tell_apart_are_refused(metrics):

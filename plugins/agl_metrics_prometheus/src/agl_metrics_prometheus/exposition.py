@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -21,6 +22,11 @@ __all__ = ["FolderCollector", "LiveCollector", "registry_of"]
 
 
 logger = logging.getLogger(__name__)
+
+_SAMPLED: Final = ("agl.queue.length", "agl.workers")
+"""Gauges of what is so now: of a process that has ended they say nothing any more."""
+_SAMPLED_SECONDS: Final = 60.0
+"""How long a value of them counts: six samples, so one that waits for a slow store is no end."""
 
 
 class LiveCollector(Collector):
@@ -78,7 +84,10 @@ def families(found: Iterable[Series]) -> Iterator[Any]:
         if mine.metric.same_as(series.metric):  # processes of another version may differ
             for labels, cell in series.cells.items():
                 mine.merge(labels, cell)
-    for _, series in sorted(merged.items()):
+    oldest = time.time() - _SAMPLED_SECONDS
+    for name, series in sorted(merged.items()):
+        if name in _SAMPLED:
+            series.cells = {key: cell for key, cell in series.cells.items() if cell[1] >= oldest}
         if series.metric.count:
             counts = {labels: [sum(cell[1:])] for labels, cell in series.cells.items()}
             yield _family(Series(series.metric.counter(), counts))

@@ -99,6 +99,20 @@ async def test_structured_answers_are_recorded(models, client):
     assert call.attributes["response_token_ids"] == [t.id for t in Reply('{"x": 3}').tokens]
 
 
+async def test_keys_and_passwords_are_redacted(models, client):
+    body = {"api_key": "sk-1", "langfuse": {"secret": "sk-2", "trace": "t"}}
+
+    def work() -> None:
+        client.chat.completions.create(model="m", messages=HI, extra_body=body)
+
+    (call,) = calls(await traced(work))
+    assert call.attributes["gen_ai.request.api_key"] == "[redacted]"
+    assert json.loads(str(call.attributes["gen_ai.request.langfuse"])) == {
+        "secret": "[redacted]",
+        "trace": "t",
+    }
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_tool_calls_are_children_and_part_of_the_answer(models, client, streamed):
     models.script = [Reply(tool_calls=[CALL])]

@@ -148,7 +148,7 @@ async def test_ops_nest_and_their_values_become_attributes():
 
     @weave.op(name="outer")
     async def outer() -> str:
-        inner(Settings("secret", 3), {"Authorization": "secret"}, [1, "a"])
+        inner(Settings("secret", 3), {"Authorization": "secret", "x-api-key": "secret"}, [1, "a"])
         return "done"
 
     spans = await traced(outer)
@@ -162,6 +162,7 @@ async def test_ops_nest_and_their_values_become_attributes():
     assert attributes[f"{IN}.settings.size"] == 3
     assert attributes[f"{IN}.settings.api_key"] == "REDACTED"
     assert attributes[f"{IN}.headers.Authorization"] == "REDACTED"
+    assert attributes[f"{IN}.headers.x-api-key"] == "[redacted]"
     assert attributes[f"{IN}.mixed"] == '[1, "a"]'
     assert attributes[f"{OUT}.sizes"] == [1, 2] and attributes[f"{OUT}.mixed"] == '[1, "a"]'
     assert attributes[f"{OUT}.nested.flag"] is True

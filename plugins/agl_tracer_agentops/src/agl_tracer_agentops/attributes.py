@@ -34,6 +34,8 @@ _ELSEWHERE: Final = frozenset(
 def request_attributes(protocol: Protocol, request: Json) -> Json:
     """Return the attributes of a request: its model, parameters, messages and tools.
 
+    Keys and passwords are left out, as the default tracer does.
+
     Args:
         protocol: Protocol of the request.
         request: The request as JSON.
@@ -47,7 +49,7 @@ def request_attributes(protocol: Protocol, request: Json) -> Json:
     }
     for key, value in chat.items():
         if key not in _ELSEWHERE and value is not None:
-            attributes[f"gen_ai.request.{key}"] = _primitive(value)
+            attributes[f"gen_ai.request.{key}"] = _primitive(genai.without_secrets(value, key))
     prompted = [{"role": "user", "content": chat["prompt"]}] if "prompt" in chat else []
     for index, message in enumerate(chat.get("messages") or prompted):
         attributes |= _message(f"gen_ai.prompt.{index}", message)

@@ -16,6 +16,7 @@ from weave.utils.attributes_dict import AttributesDict
 
 from agl_core import semconv
 from agl_core.errors import error_message
+from agl_core.genai import without_secrets
 from agl_core.otel import record_failure
 from agl_core.tracer import get_active_tracer
 from agl_tracer_otel import (
@@ -111,9 +112,13 @@ class LocalWeaveClient(weave_client.WeaveClient):
                 known["agent.name"] = agent
             span.set_attributes(known)
             own = own_inputs(inputs)
-            # Spans leave the process, so secrets are removed here.
+            # Spans leave the process, so secrets are removed here: those that the default tracer
+            # removes, and those that the application has named to the SDK.
             set_attributes_later(
-                span, lambda: input_attributes(name, weave_client.redact_sensitive_keys(own))
+                span,
+                lambda: input_attributes(
+                    name, weave_client.redact_sensitive_keys(without_secrets(own))
+                ),
             )
         except Exception:
             _logger.exception("the inputs of %s could not be recorded", name)

@@ -257,6 +257,14 @@ def test_a_sequence_that_never_fits_fails_and_others_go_on():
         assert len(run(engine, [[1] * 20], max_tokens=30)[0].token_ids) == 30
 
 
+def test_sequences_that_fit_one_by_one_all_end_in_a_full_cache():
+    with running(make("grouped heads"), max_batch=4, cache_tokens=5 * 32) as engine:
+        sequences = run(engine, [[1] * 30, [2] * 30, [3] * 70], max_tokens=80)
+        assert engine._cache._pool.available == 5
+    assert [len(one.token_ids) for one in sequences] == [80, 80, 80]
+    assert worst(make("grouped heads"), sequences) < 1e-4
+
+
 def test_a_model_without_a_key_value_cache_is_refused():
     model = MambaForCausalLM(
         MambaConfig(vocab_size=VOCABULARY, hidden_size=16, state_size=4, num_hidden_layers=1)

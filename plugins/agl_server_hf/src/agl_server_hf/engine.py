@@ -304,8 +304,8 @@ class Engine:
     def _make_room(self) -> bool:
         """Take a block for each running sequence that needs one; return False if some must wait.
 
-        If the cache is full, the sequences that came last give their blocks back. They are run
-        again, from the prompt on, when there is room.
+        If the cache is full, the sequences that came last give their blocks back, those that wait
+        before those that run. They are run again, from the prompt on, when there is room.
         """
         whole = True
         ready = 0
@@ -313,6 +313,8 @@ class Engine:
             table = self._running[ready].stored
             if self._cache.grow(table, table.length + 1):
                 ready += 1
+                continue
+            if self._reclaim():
                 continue
             last = self._running.pop()
             self._leave(last)
@@ -324,6 +326,20 @@ class Engine:
             last.table = None
             self._prompts.appendleft(last)
         return whole
+
+    def _reclaim(self, first: int = 0) -> bool:
+        """Take the blocks of the last prompt that has some; return False if there is none.
+
+        Args:
+            first: Number of the first prompt that may lose its blocks.
+        """
+        for number in reversed(range(first, len(self._prompts))):
+            head = self._prompts[number]
+            if head.table is not None:
+                self._cache.close(head.table)
+                head.table = None
+                return True
+        return False
 
     def _too_long(self) -> Exception:
         return RuntimeError(
@@ -351,6 +367,8 @@ class Engine:
             if not self._cache.grow(table, end):
                 if self._running or chunks:
                     break  # until others have ended
+                if self._reclaim(1):
+                    continue
                 self._drop(len(finished))
                 self._emit([(head.generation, self._too_long())])
                 continue

@@ -341,6 +341,19 @@ def test_an_agent_that_fails_posts_its_error(result: Any) -> None:
     assert again.metadata == failed.metadata
 
 
+async def test_a_result_that_is_not_json_fails_its_task_alone(server: AgentLightningServer) -> None:
+    await server.update_resources(PROMPT)
+    rollout_id = await server.queue_task("t", "train")
+    agent = Old([Triplet(prompt={"token_ids": object()}, response="r", reward=1.0)])
+    client, tracer = AgentLightningClient(server.endpoint), OtelTracer()
+    runner = LegacyAgentRunner(agent, client, tracer, TracerTraceToTriplet(), 0, max_tasks=1)
+    with tracer.lifespan():
+        assert await runner.iter_async() == 1
+    (rollout,) = await server.retrieve_completed_rollouts()
+    assert (rollout.rollout_id, rollout.triplets) == (rollout_id, None)
+    assert rollout.metadata["error"].startswith("PydanticSerializationError")
+
+
 def test_the_mode_chooses_the_method() -> None:
     rewards = [r.final_reward for r in run(Both(), task("train"), task("val"), task(None))]
     assert rewards == [1.0, 0.5, 0.5]

@@ -123,6 +123,7 @@ class LegacyAgentRunner(ParallelWorkerBase):
             async with self.tracer.trace_context(name=f"rollout_{task.rollout_id}"):
                 result = await self._call_agent(task, update)
             rollout = self._to_rollout(task, result, self.tracer.get_last_trace())
+            rollout.model_dump_json()  # what is not JSON fails this task, and not the runner
         except Exception as error:
             logger.exception("The agent failed on task %s", task.rollout_id)
             rollout = RolloutLegacy(

@@ -97,9 +97,11 @@ ALERTS: Final = (
     ),
     Alert(
         "AglNothingFinishes",
+        # Not `and ... == 0`: a server that has seen no rollout end has no such series. The hour is
+        # the alert's, since a server or its runners may have begun less than an hour ago.
         'sum(<agl.workers>{status="busy"}) > 0 '
-        "and on() sum(increase(<agl.rollouts.total>[1h])) == 0",
-        15,
+        "unless on() sum(increase(<agl.rollouts.total>[15m])) > 0",
+        60,
         False,
         "Runners are busy, and no rollout has ended for an hour.",
         (

@@ -236,6 +236,26 @@ async def test_an_error_of_the_agent_is_the_root_calls_too():
     assert [span.attributes["exception.message"] for span in spans] == ["no luck", "no luck"]
 
 
+async def test_a_call_whose_output_cannot_be_described_ends():
+    @weave.op(postprocess_output=lambda output: output["missing"])
+    def odd() -> dict[str, int]:
+        return {"a": 1}
+
+    @weave.op
+    def after() -> None: ...
+
+    def work() -> None:
+        assert odd() == {"a": 1}
+        after()
+
+    spans = await traced(work)
+    (root,) = named(spans, "trial")
+    assert {span.name: span.parent_id for span in spans if span is not root} == {
+        "odd": root.span_id,
+        "after": root.span_id,
+    }
+
+
 async def test_published_objects_stay_local_and_reads_of_the_service_raise(models, client):
     published: list[str] = []
 

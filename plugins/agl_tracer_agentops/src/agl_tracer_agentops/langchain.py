@@ -85,10 +85,12 @@ class LangChainHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             entered = self._open.get(run_id)
-        if entered is not None:
-            content = getattr(output, "content", output)
-            entered.span.set_attribute("langchain.tool.output", str(to_jsonable(content)))
-        self._end(run_id)
+        try:
+            if entered is not None:
+                content = getattr(output, "content", output)
+                entered.span.set_attribute("langchain.tool.output", str(to_jsonable(content)))
+        finally:  # LangChain logs the error; the span must not stay the current one
+            self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         self._end(run_id, error)

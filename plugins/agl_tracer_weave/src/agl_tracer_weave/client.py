@@ -175,14 +175,30 @@ class LocalWeaveClient(weave_client.WeaveClient):
             return
         span, entered = found
         self._steps.discard(call.id or "")
-        name = call.op_name
         call.ended_at = ended_at or datetime.datetime.now(datetime.UTC)
-        written = op.postprocess_output(output) if op and op.postprocess_output else output
-        call.output = written
+        try:
+            self._describe_end(span, call, output, exception, op)
+        finally:  # Weave logs the error; the span must not stay the current one
+            if entered is not None:
+                entered.leave()
+            span.end()
+            call_context.pop_call(call.id)
+
+    def _describe_end(
+        self,
+        span: trace.Span,
+        call: Call,
+        output: Any,
+        exception: BaseException | None,
+        op: Op | None,
+    ) -> None:
+        name = call.op_name
         if exception is not None:
             call.exception = error_message(exception)
             set_attributes_later(span, lambda: {"exception.message": call.exception})
             record_failure(span, exception)
+        written = op.postprocess_output(output) if op and op.postprocess_output else output
+        call.output = written
         if op is not None and op._on_finish_handler:
             op._on_finish_handler(call, output, exception)
         try:
@@ -193,10 +209,6 @@ class LocalWeaveClient(weave_client.WeaveClient):
             )
         except Exception:
             _logger.exception("the output of %s could not be recorded", name)
-        if entered is not None:
-            entered.leave()
-        span.end()
-        call_context.pop_call(call.id)
 
 
 def _is_traced() -> bool:

@@ -131,7 +131,9 @@ async def test_the_routes_of_0_1(server: AgentLightningServer) -> None:
     assert (await call("/rollout", {"final_reward": 1.0}))[0] == 422
     assert (await call("/rollout"))[0] == 405
     assert (await call("/nothing"))[0] == 404
+    await server.queue_task({"x": 2})
     assert (await call("/task?wait=soon"))[0] == 422
+    assert (await call("/task"))[1]["is_available"]  # the refused call has not taken it
 
 
 async def test_a_waiting_client_gets_a_task_at_once(server: AgentLightningServer) -> None:

@@ -274,8 +274,8 @@ class _TaskApp:
     async def _send_task(
         self, scope: Message, receive: Receive, send: Send, stopping: asyncio.Future[None]
     ) -> None:
-        task = self._queue.claim()
         wait = _seconds(parse_qs(scope["query_string"].decode("latin-1")).get("wait", ["0"])[-1])
+        task = self._queue.claim()
         if task is None and wait > 0:
             work = self._news.wait_for(self._queue.claim, min(wait, _MAX_WAIT))
             task, connected = await while_connected(work, receive, stopping)

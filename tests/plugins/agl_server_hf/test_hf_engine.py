@@ -65,6 +65,13 @@ def test_a_failing_batch_leaves_later_sequences_unharmed(model: Any, engine: Eng
     assert len(Submitted(engine, [1, 2, 3], max_tokens=4).all()) == 4
 
 
+def test_a_seed_or_a_number_of_tokens_that_is_too_large_fails_no_other_sequence(engine: Engine):
+    with pytest.raises((RuntimeError, ValueError)):
+        Submitted(engine, [1, 2, 3], max_tokens=4, seed=2**70).all()
+    assert len(Submitted(engine, [1, 2, 3], max_tokens=4, seed=2**63 + 255).all()) == 4
+    assert len(Submitted(engine, [1, 2, 3], max_tokens=4, top_k=2**70).all()) == 4
+
+
 def test_sequences_beyond_the_batch_size_wait(engine: Engine):
     alone = Submitted(engine, [7, 8], max_tokens=6, temperature=0).all()
     submitted = [Submitted(engine, [7, 8], max_tokens=6, temperature=0) for _ in range(11)]

@@ -264,6 +264,7 @@ async def test_unsupported_requests_are_refused(taught_server: HFServer):
     refused: list[tuple[dict[str, Any], str]] = [
         ({"messages": []}, "messages"),
         ({"messages": PARIS, "temperature": -1}, "temperature"),
+        ({"messages": PARIS, "seed": 2**63}, "seed"),
         ({"messages": PARIS, "presence_penalty": 0.5}, "presence_penalty"),
         ({"messages": PARIS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": PARIS, "tool_choice": "required"}, "tool_choice"),

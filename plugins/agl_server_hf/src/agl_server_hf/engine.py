@@ -222,7 +222,11 @@ class Engine:
                 continue
             if generation.sampling.seed is not None:
                 generation.generator = torch.Generator(device=self._generator.device)
-                generation.generator.manual_seed(generation.sampling.seed)
+                try:
+                    generation.generator.manual_seed(generation.sampling.seed)
+                except (RuntimeError, ValueError) as error:  # the seed is too large
+                    self._emit([(generation, error)])
+                    continue
             sequence = _Sequence(generation, list(generation.prompt))
             head = heads.setdefault((tuple(sequence.ids), generation.adapter), sequence)
             (self._prompts if head is sequence else head.twins).append(sequence)

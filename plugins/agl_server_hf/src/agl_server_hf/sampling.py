@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Generator, Tensor
@@ -10,6 +11,9 @@ from torch import Generator, Tensor
 from agl_server_hf.generation import Sampling
 
 __all__ = ["Sampler"]
+
+_ALL: Final = 2**31
+"""A ``top_k`` that leaves out nothing: no vocabulary has so many tokens."""
 
 
 class Sampler:
@@ -38,7 +42,7 @@ class Sampler:
         self._cuts = None
         if any(s.top_p < 1 or s.top_k for s in wanted):
             self._cuts = (
-                torch.tensor([[s.top_k or 2**31] for s in wanted], device=device),
+                torch.tensor([[min(s.top_k or _ALL, _ALL)] for s in wanted], device=device),
                 torch.tensor([[s.top_p if s.top_p < 1 else 2.0] for s in wanted], device=device),
             )
 

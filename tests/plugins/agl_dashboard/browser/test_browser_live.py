@@ -214,6 +214,76 @@ def test_training_and_runs_are_seen_within_a_second(empty: Site, open_page: Open
     )
 
 
+SLOW = """
+window.held = [];
+window.asking = 0;
+const { fetch } = window;
+window.fetch = async (...call) => {
+    asking += 1;
+    const answer = await fetch(...call).finally(() => { asking -= 1; });
+    if (window.slow?.test(call[0].url ?? call[0])) await new Promise((end) => held.push(end));
+    return answer;
+};
+"""
+"""Holds answers of addresses that match ``slow`` until their function in ``held`` is called."""
+
+
+def slow_page(open_page: Open, url: str, what: str, slow: str) -> Page:
+    """Open a page; once it is live and shows something, hold answers of matching addresses."""
+    page = open_page("about:blank")
+    page.add_init_script(SLOW)
+    page.goto(url)
+    live(page)
+    expect(page.locator("main")).to_contain_text(what)
+    page.wait_for_function("asking === 0")
+    page.evaluate("slow => { window.slow = new RegExp(slow); }", slow)
+    return page
+
+
+def held(page: Page, number: int) -> None:
+    """Wait until so many answers have been held."""
+    page.wait_for_function("number => held.length === number", arg=number)
+
+
+def test_events_during_a_slow_answer_wait_for_it(empty: Site, open_page: Open):
+    page = slow_page(open_page, f"{empty.url}/rollouts", "No rollouts yet", "/search$")
+    empty.run(empty.store.enqueue_rollout("first"))
+    held(page, 1)
+    # Later events refresh what is quick, and leave the slow list alone.
+    for number in (2, 3):
+        empty.run(empty.store.enqueue_rollout("later"))
+        expect(page.get_by_role("button", name="All")).to_have_text(f"All{number}")
+    assert page.evaluate("held.length") == 1
+    page.evaluate("held[0]()")
+    expect(page.get_by_role("row", name="first")).to_be_visible()
+    # That answer was older than the events: another one is asked for.
+    held(page, 2)
+    expect(page.get_by_role("row", name="later")).to_have_count(0)
+    page.evaluate("held[1]()")
+    expect(page.get_by_role("row", name="later")).to_have_count(2)
+
+
+def test_spans_during_a_slow_answer_wait_for_it(empty: Site, open_page: Open):
+    store = empty.store
+    claim = empty.run(claimed(store))
+    spans = trace(claim.rollout_id, claim.attempt.attempt_id, "how far?", 0.5, random.Random(1))
+    empty.run(store.add_many_spans(spans[:1]))  # the attempt runs; no event follows
+    url = f"{empty.url}/rollouts/{claim.rollout_id}"
+    page = slow_page(open_page, url, spans[0].name, "limit=-1&")
+    empty.run(store.add_many_spans(spans[1:2]))
+    held(page, 1)
+    empty.run(store.add_many_spans(spans[2:3]))
+    page.wait_for_event("response", lambda r: "limit=1&" in r.url and r.json()["total"] == 3)
+    page.wait_for_event("response", lambda r: "limit=1&" in r.url)  # the one before is drawn
+    assert page.evaluate("held.length") == 1
+    table = page.get_by_role("table", name="Spans")
+    page.evaluate("held[0]()")
+    expect(table).to_contain_text(spans[1].name)
+    held(page, 2)
+    page.evaluate("held[1]()")
+    expect(table.get_by_role("row")).to_have_count(4)
+
+
 def test_cancel_and_retry_change_the_store(empty: Site, open_page: Open):
     store = empty.store
     claim = empty.run(claimed(store))

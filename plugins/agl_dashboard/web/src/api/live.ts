@@ -1,5 +1,5 @@
 // Server-sent events: one stream per page, which wakes the queries that show what changed.
-import type { QueryClient } from "@tanstack/react-query";
+import type { QueryClient, QueryKey } from "@tanstack/react-query";
 import { useSyncExternalStore } from "react";
 import { ApiError, SERVER, type StoreEvent, authHeaders } from "./client";
 import { settings } from "../lib/settings";
@@ -101,34 +101,50 @@ async function read(reader: ReadableStreamDefaultReader<Uint8Array>, wake: Wake)
   }
 }
 
-/** Gathers events and refreshes what they concern, at most every 300 ms. */
+/** Gathers events and refreshes what they concern, each query at most every 300 ms and never twice at a time. */
 class Wake {
   private kinds = new Set<string>();
   private rollouts = new Set<string>();
+  /** Hashes of queries whose fetch had begun before an event came. */
+  private behind = new Set<string>();
   private timer: number | undefined;
   constructor(private readonly client: QueryClient) {}
 
   add(event: StoreEvent): void {
     this.kinds.add(event.kind);
     if (event.rollout_id) this.rollouts.add(event.rollout_id);
+    this.arm();
+  }
+
+  private arm(): void {
     this.timer ??= window.setTimeout(() => this.flush(), 300);
   }
 
   private flush(): void {
     this.timer = undefined;
-    const { kinds, rollouts } = this;
+    const { kinds, rollouts, behind } = this;
     this.kinds = new Set();
     this.rollouts = new Set();
+    this.behind = new Set();
     void this.client.invalidateQueries({
-      predicate: ({ queryKey: [kind, id] }) => {
-        if (kind === "rollout") return rollouts.has(String(id));
-        if (kind === "text" || kind === "costs") return false; // they read many rollouts
-        if (kind === "workers") return kinds.has("worker") || kinds.has("attempt");
-        if (kind === "resources" || kind === "runs") return kinds.has("resources");
-        return kinds.has("rollout") || kinds.has("attempt");
+      predicate: ({ queryKey, queryHash, state }) => {
+        if (!behind.has(queryHash) && !concerns(queryKey, kinds, rollouts)) return false;
+        if (state.fetchStatus === "idle") return true;
+        // A new fetch would end this one: an answer that takes longer than a pause of the events would never come.
+        this.behind.add(queryHash);
+        return false;
       },
     });
+    if (this.behind.size > 0) this.arm();
   }
+}
+
+function concerns([kind, id]: QueryKey, kinds: Set<string>, rollouts: Set<string>): boolean {
+  if (kind === "rollout") return rollouts.has(String(id));
+  if (kind === "text" || kind === "costs") return false; // they read many rollouts
+  if (kind === "workers") return kinds.has("worker") || kinds.has("attempt");
+  if (kind === "resources" || kind === "runs") return kinds.has("resources");
+  return kinds.has("rollout") || kinds.has("attempt");
 }
 
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {

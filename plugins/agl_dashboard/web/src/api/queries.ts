@@ -186,10 +186,11 @@ export function useSpans(id: string, attempt: string, runs: boolean): UseQueryRe
     enabled: runs && id !== "",
     refetchInterval: GROWTH_MS,
   }).data;
-  const { data: known, refetch } = spans;
+  const { data: known, dataUpdatedAt, refetch } = spans;
   useEffect(() => {
-    if (runs && total !== undefined && known !== undefined && total > known.length) void refetch();
-  }, [runs, total, known, refetch]);
+    // All spans may take longer to read than the next ones to come: a fetch in flight ends before another begins.
+    if (runs && total !== undefined && known !== undefined && total > known.length) void refetch({ cancelRefetch: false });
+  }, [runs, total, known, dataUpdatedAt, refetch]);
   return spans;
 }
 

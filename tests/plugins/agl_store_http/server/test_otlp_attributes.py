@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from agl_core.otel import sanitize_attribute_value
-from agl_store_http.server.otlp import lists, wire
-from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
+from agl_store_http.server.otlp import wire
+from agl_store_http.server.otlp.lists import FlatList, NestedValues, TooManyValues
 from agl_store_http.server.weighing import Pauses
 
 
@@ -163,10 +163,8 @@ def test_lists_are_read_alike_with_an_object_per_value_and_without(value):
     pair = KeyValue(key="k", value=any_value(value)).SerializeToString()
     expected = sanitize_attribute_value(value)
     assert read_attributes([pair]) == {"k": expected}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "_LONG_BYTES", 0)
-        found = read_attributes([pair], long_lists=True)["k"]
-    if isinstance(found, LongList):
+    found = read_attributes([pair], flat_lists=True)["k"]
+    if isinstance(found, FlatList):
         found = json.loads(asyncio.run(found.to_json(Pauses())))
     elif isinstance(value, list) and value and not isinstance(value[0], (list, type(None))):
         assert len(set(map(type, value))) > 1
@@ -179,4 +177,4 @@ def test_lists_are_read_alike_with_an_object_per_value_and_without(value):
 def test_values_that_become_objects_are_counted_before(value):
     pair = KeyValue(key="k", value=any_value(value)).SerializeToString()
     with pytest.raises(TooManyValues):
-        read_attributes([pair], long_lists=True)
+        read_attributes([pair], flat_lists=True)

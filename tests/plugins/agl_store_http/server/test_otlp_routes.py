@@ -259,6 +259,16 @@ async def test_spans_with_too_many_attributes_are_counted(served):
     assert ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans == 2
 
 
+async def test_a_batch_of_token_ids_is_taken(served):
+    """512 spans are what an exporter of OpenTelemetry sends at a time."""
+    ids = await served.claim()
+    call = {"token_ids": list(range(100)), "logprobs": [-0.5] * 100, "tags": ["a", "b"]}
+    assert (await send(served, export(routing(*ids), *[call] * 512))).status == 200
+    spans = await stored(served, ids[0])
+    assert len(spans) == 512
+    assert spans[0].attributes == call
+
+
 async def test_a_large_resource_is_not_written_a_thousand_times(served):
     ids = await served.claim()
     request = export(routing(*ids, note="x" * 100_000), *[{}] * 1_000)

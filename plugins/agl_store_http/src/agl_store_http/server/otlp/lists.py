@@ -1,7 +1,7 @@
 """Attributes that are lists or maps.
 
-An empty value in a list takes 2 bytes, and 100 as an object. So long lists of numbers and texts are
-read without an object per value, and the values of all others are counted before they are read.
+An empty value in a list takes 2 bytes, and 100 as an object. So lists of numbers and texts are read
+without an object per value, and the values of all others are counted before they are read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from pydantic_core import to_json
 from agl_core.otel import sanitize_attribute_value
 from agl_store_kit import Pauses
 
-__all__ = ["LongList", "NestedValues", "TooManyValues", "read_varint"]
+__all__ = ["FlatList", "NestedValues", "TooManyValues", "read_varint"]
 
 _MAX_NESTED: Final = 40_000
-"""Each costs 1 µs or more; a conversation of 1,000 messages has some thousand."""
+"""Each costs 1 µs or more; a conversation of 1,000 messages has some thousand. A list of one type
+counts as one, whatever its length."""
 _MAX_TEXTS: Final = 200_000
 """Each is a Python object of 50 bytes or more, whatever its length."""
-_LONG_BYTES: Final = 4096
-"""Shorter lists are read as they are, sooner than this module could look at them."""
 _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
 """A million log-probabilities take 11 MB."""
 _SLICE: Final = 8192
@@ -68,7 +67,7 @@ class TooManyValues(ValueError):
     """A request holds more values than the server takes."""
 
 
-class LongList:
+class FlatList:
     """A list of one type, without an object per value."""
 
     __slots__ = ("_values",)
@@ -99,14 +98,12 @@ class NestedValues:
         self._values_left = _MAX_NESTED
         self._texts_left = _MAX_TEXTS
 
-    def read_long_list(self, encoded: bytes) -> LongList | None:
-        """Return a long list of one type, or None for any other.
+    def read_flat_list(self, encoded: bytes) -> FlatList | None:
+        """Return a list of one type, or None for any other.
 
         Raises:
-            TooManyValues: It is too long.
+            TooManyValues: It is too long, or the request holds too many nested values.
         """
-        if len(encoded) < _LONG_BYTES:
-            return None
         if len(encoded) > _MAX_LIST_BYTES:
             raise TooManyValues(f"a list may take {_MAX_LIST_BYTES} bytes")
         flat = _Flat.FromString(encoded)
@@ -120,8 +117,10 @@ class NestedValues:
             if self._texts_left < 0:
                 raise TooManyValues(f"the lists of a request may hold {_MAX_TEXTS} texts")
             heads = sum(map(_head_size, lists.string_value))
-        # A value of another type, or an empty one, would be missing.
-        return LongList(filled[0]) if lists.ByteSize() + heads == len(encoded) else None
+        if lists.ByteSize() + heads != len(encoded):
+            return None  # a value of another type, or an empty one, would be missing
+        self._take(1)
+        return FlatList(filled[0])
 
     def read(self, kind: str, encoded: bytes) -> Any:
         """Return the value of an attribute: a list of one primitive type, or else a text.
@@ -135,14 +134,17 @@ class NestedValues:
         """
         if kind == "bytes_value":
             return encoded.hex()
-        self._values_left -= _count_values(kind, encoded, self._values_left)
-        if self._values_left < 0:
-            raise TooManyValues(f"lists and maps of a request may hold {_MAX_NESTED} values")
+        self._take(_count_values(kind, encoded, self._values_left))
         message = ArrayValue if kind == "array_value" else KeyValueList
         values = message.FromString(encoded).values
         # Spans hold primitives and lists of one primitive type; anything else becomes text.
         plain = _plain_map(values) if kind == "kvlist_value" else [_plain(item) for item in values]
         return sanitize_attribute_value(plain)
+
+    def _take(self, values: int) -> None:
+        self._values_left -= values
+        if self._values_left < 0:
+            raise TooManyValues(f"lists and maps of a request may hold {_MAX_NESTED} values")
 
 
 _MESSAGES: Final = {

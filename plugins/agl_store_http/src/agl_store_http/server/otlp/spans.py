@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from agl_core import semconv
 from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan, finite_number
 from agl_store_http.server.otlp.decoding import OTLPError
-from agl_store_http.server.otlp.lists import LongList, NestedValues, TooManyValues
+from agl_store_http.server.otlp.lists import FlatList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
 from agl_store_kit import Pauses, in_slices
 
@@ -105,7 +105,7 @@ async def _pending_spans(
                     rejected[_TOO_MANY] += 1
                     continue
                 if len(pairs) <= _MANY_ATTRIBUTES:
-                    attributes = read_attributes(pairs, nested, long_lists=True)
+                    attributes = read_attributes(pairs, nested, flat_lists=True)
                 else:
                     attributes = await _read_many(pairs, nested, pauses)
                 of_rollout = attributes.get(semconv.ROLLOUT_ID, shared_rollout)
@@ -142,7 +142,7 @@ async def _read_many(
     attributes: dict[str, Any] = {}
     for at in range(0, len(pairs), _MANY_ATTRIBUTES):
         part = pairs[at : at + _MANY_ATTRIBUTES]
-        attributes |= read_attributes(part, nested, long_lists=True)
+        attributes |= read_attributes(part, nested, flat_lists=True)
         await pauses.take()
     return attributes
 
@@ -171,8 +171,8 @@ async def encode_spans(
     try:
         for item in pending:
             sequence_id = next(drawn) if item.sequence_id is None else item.sequence_id
-            long_lists = await _take_long_lists(item.attributes, pauses)
-            encoded.append(_encode(item, sequence_id, quoted, long_lists))
+            flat_lists = await _take_flat_lists(item.attributes, pauses)
+            encoded.append(_encode(item, sequence_id, quoted, flat_lists))
             if pauses.due:
                 await pauses.take()
     except ValueError as error:  # pydantic's serialization error is one
@@ -180,9 +180,9 @@ async def encode_spans(
     return encoded
 
 
-async def _take_long_lists(attributes: dict[str, Any], pauses: Pauses) -> bytes:
-    """Remove long lists from attributes; return them as the rest of the attributes' JSON."""
-    names = [name for name, value in attributes.items() if type(value) is LongList]
+async def _take_flat_lists(attributes: dict[str, Any], pauses: Pauses) -> bytes:
+    """Remove flat lists from attributes; return them as the rest of the attributes' JSON."""
+    names = [name for name, value in attributes.items() if type(value) is FlatList]
     parts: list[bytes] = []
     for name in names:
         parts += [b",", to_json(name), b":", await attributes.pop(name).to_json(pauses)]
@@ -197,7 +197,7 @@ class _Quoted(dict[str, str]):
         return quoted
 
 
-def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, long_lists: bytes) -> EncodedSpan:
+def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, flat_lists: bytes) -> EncodedSpan:
     span = item.span
     trace_id = _hex_id(span.trace_id, 32)
     span_id = _hex_id(span.span_id, 16)
@@ -226,7 +226,7 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, long_lists: by
         (
             head.encode(),
             _to_json(item.attributes)[:-1],
-            long_lists,
+            flat_lists,
             b'},"events":',
             _to_json(item.events) if item.events else b"[]",
             b',"links":',

@@ -106,7 +106,7 @@ def count_spans(request: bytes, limit: int, *, with_fields: bool = False) -> int
 
 
 def read_attributes(
-    pairs: Iterable[bytes], nested: NestedValues, *, long_lists: bool = False
+    pairs: Iterable[bytes], nested: NestedValues, *, flat_lists: bool = False
 ) -> dict[str, Any]:
     """Return attributes by name; strings are UTF-8 bytes, not checked yet.
 
@@ -116,7 +116,7 @@ def read_attributes(
     Args:
         pairs: Encoded KeyValues.
         nested: How many more values of lists and maps the request may hold.
-        long_lists: Return long lists as :class:`~agl_store_http.server.otlp.lists.LongList`.
+        flat_lists: Return lists of one type as :class:`~agl_store_http.server.otlp.lists.FlatList`.
 
     Raises:
         DecodeError: A pair is not an encoded KeyValue.
@@ -128,7 +128,7 @@ def read_attributes(
         guess = name.next
         text = pair.removeprefix(guess.heads[len(pair)])
         if text is pair:
-            found = _read_pair(pair, attributes, nested, long_lists)
+            found = _read_pair(pair, attributes, nested, flat_lists)
             if found is not None:
                 name.next = name = found
         else:
@@ -218,7 +218,7 @@ _scalars: Final[dict[bytes, bool | int | float]] = {}
 
 
 def _read_pair(
-    encoded: bytes, attributes: dict[str, Any], nested: NestedValues, long_lists: bool
+    encoded: bytes, attributes: dict[str, Any], nested: NestedValues, flat_lists: bool
 ) -> _Name | None:
     """Read a pair whose name was not guessed, or that holds no string; return its known name."""
     key_end = encoded[1] + 2 if len(encoded) > 1 else 0
@@ -245,7 +245,7 @@ def _read_pair(
             _scalars[rest] = scalar
     elif kind is not None:
         content = getattr(value, kind)
-        found = nested.read_long_list(content) if kind == "array_value" and long_lists else None
+        found = nested.read_flat_list(content) if kind == "array_value" and flat_lists else None
         attributes[key] = nested.read(kind, content) if found is None else found
     return name
 

@@ -24,6 +24,7 @@ CALL_SECONDS: Final = Metric(
 )
 QUEUE: Final = Metric("gauge", "agl.queue.length", "Rollouts that wait for a runner.")
 WORKERS: Final = Metric("gauge", "agl.workers", "Workers that the store knows.", ("status",))
+LOST: Final = Metric("gauge", "agl.workers.lost", "Silent workers whose attempt is still open.")
 SAMPLE_SECONDS: Final = 10.0
 """Between two looks at the store's numbers: scrapers ask every 10 s or less often."""
 
@@ -70,10 +71,15 @@ async def _sample(store: LightningStore) -> None:
             now = await store.now()
             known = (await store.query_workers()).items
             workers = Counter(worker_status(worker, now=now) for worker in known)
+            lost = sum(
+                worker.status == "busy" and worker_status(worker, now=now) == "unknown"
+                for worker in known
+            )
         except Exception as error:
             logger.warning("the queue could not be measured: %r", error)
         else:
             record(QUEUE, queued.total)
             for status in ("idle", "busy", "unknown"):
                 record(WORKERS, workers[status], status)
+            record(LOST, lost)
         await asyncio.sleep(SAMPLE_SECONDS)

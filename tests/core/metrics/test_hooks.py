@@ -80,6 +80,24 @@ async def test_the_queue_and_the_workers_are_sampled(held):
     assert held.values["agl.queue.length",] == [2]
     assert held.values["agl.workers", "busy"] == [1]
     assert held.values["agl.workers", "idle"] == [0]
+    assert held.values["agl.workers.lost",] == [0]
+
+
+async def test_of_the_silent_workers_only_those_with_an_attempt_are_lost(held, monkeypatch):
+    store = InMemoryLightningStore()
+    await store.enqueue_rollout(1)
+    await store.dequeue_rollout(worker_id="killed")
+    await store.dequeue_rollout(worker_id="ended")
+    later = await store.now() + 3600
+
+    async def now() -> float:
+        return later
+
+    monkeypatch.setattr(store, "now", now)
+    async with sampled(store):
+        await asyncio.sleep(0.02)
+    assert held.values["agl.workers", "unknown"] == [2]
+    assert held.values["agl.workers.lost",] == [1]
 
 
 async def test_nothing_is_sampled_without_a_backend():

@@ -83,7 +83,8 @@ BUSY = {
     "agl_queue_length": "3x200",
     'agl_workers{status="idle"}': IDLE,
     'agl_workers{status="busy"}': "2x200",
-    'agl_workers{status="unknown"}': IDLE,
+    'agl_workers{status="unknown"}': "4x200",  # they ended in order
+    "agl_workers_lost": IDLE,
     'agl_rollouts_total{status="succeeded"}': "0+9x200",
     'agl_rollouts_total{status="failed"}': "0+1x200",
     'agl_proxy_total{status="200"}': "0+600x200",
@@ -102,7 +103,7 @@ TROUBLES = [
         },
     ),
     ("AglNoRunner", {'agl_workers{status="busy"}': IDLE}),
-    ("AglWorkersSilent", {'agl_workers{status="unknown"}': "1x200"}),
+    ("AglWorkersSilent", {"agl_workers_lost": "1x200"}),
     ("AglNothingFinishes", dict.fromkeys(ENDED, IDLE)),
     ("AglNothingFinishes", dict.fromkeys(ENDED, "_x200")),  # none has ever ended
     ("AglRolloutsFail", {'agl_rollouts_total{status="failed"}': "0+20x200"}),
@@ -122,11 +123,10 @@ def test_prometheus_raises_each_in_its_trouble_alone(tmp_path: Path):
         for rule in written:
             at = {"eval_time": "150m", "alertname": rule["alert"], "exp_alerts": []}
             if rule["alert"] == trouble:
-                status = {"status": "unknown"} if trouble == "AglWorkersSilent" else {}
                 job = {"job": "agl"} if trouble == "AglStoreDown" else {}
                 at["exp_alerts"] = [
                     {
-                        "exp_labels": {**rule["labels"], **status, **job},
+                        "exp_labels": {**rule["labels"], **job},
                         "exp_annotations": rule["annotations"],
                     }
                 ]

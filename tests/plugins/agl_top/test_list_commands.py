@@ -8,7 +8,9 @@ import subprocess
 
 import pytest
 
+from agl_core.store import LightningStore
 from agl_store_sqlite import SqliteLightningStore
+from agl_top.clock import StoreClock
 
 
 def test_rollouts_are_listed_newest_first_with_reward_and_task(filled, agl):
@@ -102,6 +104,22 @@ def test_workers_show_their_load_and_what_they_do(filled, agl):
     assert filled.running in done.stdout
     found = json.loads(agl("workers", *filled.options, "--contains", "-1", "--json").stdout)
     assert [each["worker_id"] for each in found] == ["runner-1"]
+
+
+def test_a_worker_that_is_silent_is_unknown_in_every_form(filled, agl, monkeypatch):
+    async def much_later(self: StoreClock, store: LightningStore) -> float:
+        return await store.now() + 3600
+
+    monkeypatch.setattr(StoreClock, "now", much_later)
+    busy = agl("workers", *filled.options, "--status", "busy", "--json")
+    assert json.loads(busy.stdout) == []
+    listed = agl("workers", *filled.options, "--status", "unknown", "--limit", "1", "--json")
+    assert [(each["worker_id"], each["status"]) for each in json.loads(listed.stdout)] == [
+        ("runner-0", "unknown")
+    ]
+    shown = agl("workers", *filled.options, "--status", "unknown", "--limit", "1")
+    assert "2 more: raise --limit" in shown.stderr
+    assert "3 workers, 0 busy" in agl("top", *filled.options).stdout
 
 
 def test_resources_are_listed_and_shown_without_keys(filled, agl):

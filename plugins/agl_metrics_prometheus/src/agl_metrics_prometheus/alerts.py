@@ -86,13 +86,14 @@ ALERTS: Final = (
     ),
     Alert(
         "AglWorkersSilent",
-        '<agl.workers>{status="unknown"} > 0',
+        # Not all that are `unknown`: those that ended in order stay so, as nothing deletes them.
+        "<agl.workers.lost> > 0",
         30,
         False,
-        "Workers were not heard of for a while: their machines or processes died.",
+        "Workers were not heard of since they began an attempt: their machines or processes died.",
         (
-            "`agl workers --status unknown` names them.",
-            "Their rollouts are retried by the run; start the runners again if they are missed.",
+            "`agl workers --status unknown` names them and their rollouts; start them again.",
+            "Resume their run, which retries them. With `unresponsive_seconds` the store ends them.",
         ),
     ),
     Alert(

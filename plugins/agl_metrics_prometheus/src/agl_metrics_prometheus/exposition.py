@@ -23,7 +23,7 @@ __all__ = ["FolderCollector", "LiveCollector", "registry_of"]
 
 logger = logging.getLogger(__name__)
 
-_SAMPLED: Final = ("agl.queue.length", "agl.workers")
+_SAMPLED: Final = ("agl.queue.length", "agl.workers", "agl.workers.lost")
 """Gauges of what is so now: of a process that has ended they say nothing any more."""
 _SAMPLED_SECONDS: Final = 60.0
 """How long a value of them counts: six samples, so one that waits for a slow store is no end."""

@@ -10,7 +10,6 @@ import click
 
 from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError, RolloutNotFoundError
-from agl_core.status import worker_status
 from agl_core.store import LightningStore
 from agl_core.types import (
     Attempt,
@@ -26,6 +25,7 @@ from agl_top.clock import StoreClock
 from agl_top.listing import Listing, list_options, show
 from agl_top.rewards import Rewards
 from agl_top.screen import load_of, rollout_cells
+from agl_top.snapshot import as_shown
 from agl_top.words import NONE, ago, printable, seconds
 
 __all__ = ["attempts", "resources", "rollouts", "workers"]
@@ -204,18 +204,21 @@ def workers(
 
     async def read(store: LightningStore) -> Listing:
         page = await store.query_workers(
-            status_in=list(statuses) or None,
             worker_id_contains=contains,
-            limit=limit,
+            # The store does not know which are silent, so their status is not for it to compare.
+            limit=-1 if statuses else limit,
             **_order(sort, "worker_id"),
         )
         now = await clock.now(store)
+        found = [as_shown(worker, now) for worker in page]
+        if statuses:
+            found = [worker for worker in found if worker.status in statuses]
         return Listing(
             ("worker", "status", "heard", "load", "rollout", "attempt"),
-            [_worker_row(worker, now) for worker in page],
-            [worker.model_dump(mode="json") for worker in page],
+            [_worker_row(worker, now) for worker in found[:limit]],
+            [worker.model_dump(mode="json") for worker in found[:limit]],
             "worker_id",
-            page.total,
+            len(found) if statuses else page.total,
         )
 
     return show(
@@ -227,7 +230,7 @@ def _worker_row(worker: Worker, now: float) -> list[str]:
     heard = max(worker.last_heartbeat_time or 0, worker.last_dequeue_time or 0) or None
     return [
         printable(worker.worker_id, 60),
-        worker_status(worker, now=now),
+        worker.status,
         ago(heard, now),
         load_of(worker),
         printable(worker.current_rollout_id or NONE, 40),

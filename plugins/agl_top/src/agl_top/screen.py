@@ -9,7 +9,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from agl_core.status import worker_status
 from agl_core.types import AttemptedRollout, Rollout, Worker
 from agl_top.snapshot import Snapshot
 from agl_top.words import NONE, ago, count, printable, reward, seconds, spark
@@ -111,10 +110,9 @@ def _workers(workers: Sequence[Worker], now: float) -> Table:
     for worker in workers:
         heard = max(worker.last_heartbeat_time or 0, worker.last_dequeue_time or 0) or None
         silent = heard is not None and now - heard > _SILENT_SECONDS
-        status = worker_status(worker, now=now)
         table.add_row(
             Text(printable(worker.worker_id, 60)),
-            Text(status, style=_STYLES.get(status, "dim")),
+            Text(worker.status, style=_STYLES.get(worker.status, "dim")),
             Text(ago(heard, now), style="red" if silent else ""),
             Text(NONE if silent else load_of(worker)),
             Text(printable(worker.current_rollout_id or NONE, 40)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from agl_algorithm_kit import stored_runs
+from agl_core.status import worker_status
 from agl_core.store import LightningStore
 from agl_core.types import Rollout, RolloutStatus, Worker
 from agl_top.clock import StoreClock
@@ -32,7 +33,7 @@ class Snapshot:
     finished_per_second: float | None
     """Over the last minute, or since the first snapshot; None for the first snapshot."""
     workers: Sequence[Worker]
-    """Busy ones first."""
+    """Busy ones first; see :func:`as_shown`."""
     running: Sequence[Rollout]
     finished: Sequence[Rollout]
     """The latest, newest first."""
@@ -65,6 +66,11 @@ class Snapshot:
         }
 
 
+def as_shown(worker: Worker, now: float) -> Worker:
+    """Return a worker with its status for people: ``unknown`` if it is silent."""
+    return worker.model_copy(update={"status": worker_status(worker, now=now)})
+
+
 class Sampler:
     """Takes snapshots of one store and computes rates from one to the next.
 
@@ -91,8 +97,9 @@ class Sampler:
         finished = await store.query_rollouts(
             status_in=_FINISHED, sort_by="end_time", sort_order="desc", limit=_RECENT
         )
-        workers = await store.query_workers()
+        known = await store.query_workers()
         now = await self._clock.now(store)
+        workers = [as_shown(worker, now) for worker in known]
         return Snapshot(
             now,
             counts,

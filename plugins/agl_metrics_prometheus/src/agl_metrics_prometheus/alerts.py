@@ -93,7 +93,7 @@ ALERTS: Final = (
         "Workers were not heard of since they began an attempt: their machines or processes died.",
         (
             "`agl workers --status unknown` names them and their rollouts; start them again.",
-            "Resume their run, which retries them. With `unresponsive_seconds` the store ends them.",
+            "Resume their run, which retries them. `unresponsive_seconds` ends them, too.",
         ),
     ),
     Alert(

@@ -86,6 +86,7 @@ class ForcedServer:
             model="q",
             max_length=max_length,
             reasoning=True,
+            vocabulary=len(self.model.get_input_embeddings().weight),
         )
         self.url = ""
 

@@ -57,6 +57,7 @@ def build_app(
     max_length: int,
     adapters: Collection[str] = (),
     reasoning: bool = False,
+    vocabulary: int | None = None,
 ) -> Starlette:
     """Return the application that serves one model and LoRA adapters of it.
 
@@ -67,8 +68,11 @@ def build_app(
         max_length: Largest number of tokens of a prompt and its answer together.
         adapters: Names of the adapters; it may grow while the application runs.
         reasoning: Whether chat answers have their reasoning apart from their content.
+        vocabulary: Number of tokens that the model knows; None: those of the tokenizer.
     """
-    endpoints = _Endpoints(engine, tokenizer, model, max_length, adapters, reasoning)
+    if vocabulary is None:
+        vocabulary = len(tokenizer)
+    endpoints = _Endpoints(engine, tokenizer, model, max_length, adapters, reasoning, vocabulary)
     return Starlette(
         routes=[
             Route("/health", endpoints.health),
@@ -96,6 +100,7 @@ class _Endpoints:
         max_length: int,
         adapters: Collection[str],
         reasoning: bool,
+        vocabulary: int,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -108,6 +113,7 @@ class _Endpoints:
         self._max_length = max_length
         self._adapters = adapters
         self._reasoning = reasoning
+        self._vocabulary = vocabulary
         self._created = int(time.time())
         self._mailbox = Mailbox(engine)
 
@@ -175,9 +181,9 @@ class _Endpoints:
             given = request.prompt_ids
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
-        if given is not None:
-            return self._checked([given])[0]
-        return self._render(request.messages, request.tools, request.chat_template_kwargs)
+        if given is None:
+            given = self._render(request.messages, request.tools, request.chat_template_kwargs)
+        return self._checked([given])[0]
 
     def _render(self, messages: list[Body], tools: list[Body] | None, options: Body) -> list[int]:
         try:
@@ -203,9 +209,8 @@ class _Endpoints:
         """
         if not prompts or not all(prompts):
             raise HTTPException(400, "a prompt has no tokens")
-        vocabulary = len(self._tokenizer)
-        if any(not 0 <= token < vocabulary for prompt in prompts for token in prompt):
-            raise HTTPException(400, f"a token id is not below {vocabulary}")
+        if any(not 0 <= token < self._vocabulary for prompt in prompts for token in prompt):
+            raise HTTPException(400, f"a token id is not below {self._vocabulary}")
         return prompts
 
     def _sampling(self, request: AnyRequest, prompt: Sequence[int], index: int) -> Sampling:

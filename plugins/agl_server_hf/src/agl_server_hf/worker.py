@@ -123,6 +123,8 @@ def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlett
         max_length=max_length,
         adapters=adapters,
         reasoning=config.reasoning,
+        # Tokenizers may have more tokens than the model has embeddings, and the other way round.
+        vocabulary=len(model.get_input_embeddings().weight),
     )
     return engine, app
 

@@ -18,6 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from agl_serving import mint_token
+from agl_store_http.server.api import otlp
 
 PROTOBUF = "application/x-protobuf"
 SECRET = "a secret of more than sixteen characters"
@@ -257,6 +258,16 @@ async def test_spans_with_too_many_attributes_are_counted(served):
     request.resource_spans[0].resource.attributes.extend([KeyValue()] * 70_000)
     answer = await send(served, request)
     assert ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans == 2
+
+
+async def test_a_span_that_is_too_large_is_counted(served, monkeypatch):
+    monkeypatch.setattr(otlp, "MAX_SPAN_BYTES", 10_000)
+    ids = await served.claim()
+    answer = await send(served, export(routing(*ids), {"text": "x" * 10_000}, {}))
+    partial = ExportTraceServiceResponse.FromString(answer.body).partial_success
+    assert (answer.status, partial.rejected_spans) == (200, 1)
+    assert "bytes as JSON" in partial.error_message
+    assert [span.name for span in await stored(served, ids[0])] == ["span 2"]
 
 
 async def test_a_batch_of_token_ids_is_taken(served):

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic_core import to_json
 
 from agl_core.errors import NotFoundError
-from agl_core.store import EncodedSpan, LightningStore
+from agl_core.store import MAX_SPAN_BYTES, EncodedSpan, LightningStore
 from agl_store_http.server.api.common import SpanCall
 from agl_store_http.server.dependencies import Call, raw_body
 from agl_store_http.server.otlp.decoding import (
@@ -69,7 +69,11 @@ async def export_traces(call: SpanCall, body: OTLPBody) -> Reply:
         drawn = await store.get_many_span_sequence_ids(unnumbered) if unnumbered else ()
         for (rollout_id, _), number in zip(unnumbered, drawn, strict=True):
             call.app.issued.add(rollout_id, number)
-        spans = await writer.finish(await encode_spans(pending, drawn))
+        encoded = await encode_spans(pending, drawn)
+        fit = [span for span in encoded if len(span.payload) <= MAX_SPAN_BYTES]
+        if len(fit) < len(encoded):
+            unfit[f"take more than {MAX_SPAN_BYTES} bytes as JSON"] += len(encoded) - len(fit)
+        spans = await writer.finish(fit)
     except OTLPError as error:
         if media_type == JSON_TYPE:
             return _answer(call, error.status, to_json({"message": str(error)}), JSON_TYPE)

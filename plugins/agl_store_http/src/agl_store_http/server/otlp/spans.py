@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 
 from agl_core import semconv
-from agl_core.store import MAX_SPAN_ATTRIBUTES, MAX_SPAN_BYTES, EncodedSpan, finite_number
+from agl_core.store import MAX_SPAN_ATTRIBUTES, EncodedSpan, finite_number
 from agl_store_http.server.otlp.decoding import OTLPError
 from agl_store_http.server.otlp.lists import FlatList, NestedValues, TooManyValues
 from agl_store_http.server.otlp.wire import read_attributes
@@ -163,7 +163,7 @@ async def encode_spans(
         sequence_ids: For those without one, in order.
 
     Raises:
-        OTLPError: A string is not UTF-8, or a span is too large.
+        OTLPError: A string is not UTF-8.
     """
     drawn = iter(sequence_ids)
     quoted, pauses = _Quoted(), Pauses()
@@ -238,10 +238,6 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, flat_lists: by
             b"}",
         )
     )
-    if len(payload) > MAX_SPAN_BYTES:
-        raise OTLPError(
-            f"a span takes {len(payload)} bytes as JSON; it may take {MAX_SPAN_BYTES}", status=413
-        )
     reward = item.attributes.get(semconv.PRIMARY_REWARD_VALUE)
     return EncodedSpan(
         item.rollout_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
 
 import pytest
@@ -24,4 +25,10 @@ def test_another_encoding_is_named():
 def test_a_corrupt_body_is_the_senders_error():
     with pytest.raises(OTLPError, match="the deflate body is corrupt") as error:
         decompress(b"nope", b"deflate", 10**6)
+    assert error.value.status == 400
+
+
+def test_a_body_of_several_members_is_not_read_in_part():
+    with pytest.raises(OTLPError, match="send one member") as error:
+        decompress(gzip.compress(BODY) * 2, b"gzip", 10**6)
     assert error.value.status == 400

@@ -53,7 +53,7 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
         limit: Bytes that the result may have, whatever a small body claims to unfold to.
 
     Raises:
-        OTLPError: The compressed body is corrupt or truncated (400) or too large (413), or the
+        OTLPError: The compressed body is corrupt, truncated or several (400) or too large (413), or the
             encoding is another one (415).
     """
     name = encoding.strip().lower()
@@ -73,6 +73,8 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
         raise OTLPError(f"the body unfolds to more than {limit} bytes", status=413)
     if not inflate.eof:
         raise OTLPError(f"the {shown} body is truncated")
+    if inflate.unused_data:
+        raise OTLPError(f"the {shown} body goes on after its end; send one member")
     return plain
 
 

@@ -10,6 +10,8 @@ import os
 import signal
 import threading
 import warnings
+from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
@@ -112,8 +114,7 @@ class Trainer(agl.Trainer):
         for process in processes:
             process.start()
         try:
-            for process in processes:
-                process.join()
+            _wait_for(processes)
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -168,6 +169,20 @@ def _child(worker: _Worker, number: int) -> None:
 def _end_with(parent: BaseProcess) -> None:
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for(processes: Sequence[BaseProcess]) -> None:
+    """Wait until all processes have ended; log each failed one when it ends."""
+    running: dict[Any, BaseProcess] = {process.sentinel: process for process in processes}
+    while running:
+        for sentinel in wait([*running]):
+            process = running.pop(sentinel)
+            process.join()
+            if process.exitcode != 0:
+                logger.error(
+                    "%s ended with exit code %s; processes that go on: %d",
+                    *(process.name, process.exitcode, len(running)),
+                )
 
 
 def _end(process: BaseProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
 import json
@@ -254,6 +255,41 @@ async def test_a_call_whose_output_cannot_be_described_ends():
         "odd": root.span_id,
         "after": root.span_id,
     }
+
+
+async def test_a_cancelled_call_ends_and_later_spans_are_not_below_it(models):
+    @weave.op
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with openai.AsyncOpenAI(base_url=models.base_url, api_key="none") as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await client.chat.completions.create(model="m", messages=HI)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await waits()
+        emit_message("after")
+
+    spans = await traced(work)
+    (root,) = named(spans, "trial")
+    (call,), (cancelled,) = calls(spans), named(spans, "waits")
+    (after,) = named(spans, "agentlightning.message")
+    assert call.status.status_code == cancelled.status.status_code == "ERROR"
+    assert [span.parent_id for span in (call, cancelled, after)] == [root.span_id] * 3
+
+
+async def test_a_call_that_is_still_open_at_the_end_of_the_trace_is_recorded(models, client):
+    unread: list[Any] = []
+
+    def work() -> None:
+        unread.append(client.chat.completions.create(model="m", messages=HI, stream=True))
+        next(unread[0])
+
+    (call,) = calls(await traced(work))
+    assert call.attributes[f"{IN}.messages.0.content"] == "Hi"
+    unread[0].close()
 
 
 async def test_published_objects_stay_local_and_reads_of_the_service_raise(models, client):

@@ -41,7 +41,8 @@ __all__ = ["LocalWeaveClient"]
 
 _logger = logging.getLogger(__name__)
 
-_Open = tuple[trace.Span, EnteredSpan | None]
+_Open = tuple[trace.Span, EnteredSpan | None, object]
+"""The span of an open call, what made it the current one, and the trace that it belongs to."""
 
 
 class LocalWeaveClient(weave_client.WeaveClient):
@@ -143,7 +144,8 @@ class LocalWeaveClient(weave_client.WeaveClient):
             context = trace.set_span_in_context(above[0], outer)
         known = {semconv.TRACER_NAME: "weave", semconv.OPERATION_NAME: name}
         span = self._tracer.start_span(name, context=context, attributes=known)
-        self._open[call.id or ""] = (span, enter_span(span) if use_stack else None)
+        entered = enter_span(span) if use_stack else None
+        self._open[call.id or ""] = (span, entered, current_recording())
         return span
 
     def _call_attributes(
@@ -173,7 +175,7 @@ class LocalWeaveClient(weave_client.WeaveClient):
         found = self._open.pop(call.id or "", None)
         if found is None:
             return
-        span, entered = found
+        span, entered, _ = found
         self._steps.discard(call.id or "")
         call.ended_at = ended_at or datetime.datetime.now(datetime.UTC)
         try:
@@ -183,6 +185,19 @@ class LocalWeaveClient(weave_client.WeaveClient):
                 entered.leave()
             span.end()
             call_context.pop_call(call.id)
+
+    def finish_trace(self, root: Call, exception: BaseException | None = None) -> None:
+        """End a trace's root call, and before it those that Weave has not finished.
+
+        These are calls of streams that the agent has not read to their end, and of cancelled
+        asynchronous generators.
+        """
+        recording = current_recording()
+        for call_id, (span, _, owner) in list(self._open.items()):
+            if owner is recording and call_id != root.id and self._open.pop(call_id, None):
+                self._steps.discard(call_id)
+                span.end()
+        self.finish_call(root, exception=exception)
 
     def _describe_end(
         self,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import TracerError
+from agl_tracer_weave.cancellation import cancelled_calls_end
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -26,6 +27,7 @@ _SETTINGS: Final = {
 
 _lock = threading.Lock()
 _client: LocalWeaveClient | None = None
+_patches = ExitStack()
 _users = 0
 
 
@@ -76,6 +78,7 @@ def _make_client(
     parse_and_apply_settings({**_SETTINGS, **(settings or {})})
     client = LocalWeaveClient(project, tracer)
     weave_client_context.set_weave_client_global(client)
+    _patches.enter_context(cancelled_calls_end(client))
     return client
 
 
@@ -83,6 +86,7 @@ def _remove_client(client: LocalWeaveClient) -> None:
     from weave.trace.context import weave_client_context
     from weave.trace.settings import parse_and_apply_settings
 
+    _patches.close()
     weave_client_context.set_weave_client_global(None)
     parse_and_apply_settings({})
     for executor in (client.future_executor, client.future_executor_fastlane):

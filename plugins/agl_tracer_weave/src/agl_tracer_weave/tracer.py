@@ -96,7 +96,7 @@ class WeaveTracer(OtelTracer):
             try:
                 yield otel_tracer
             except BaseException as error:
-                client.finish_call(root, exception=error)
+                client.finish_trace(root, error)
                 raise
             else:
-                client.finish_call(root)
+                client.finish_trace(root)

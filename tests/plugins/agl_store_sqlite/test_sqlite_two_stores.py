@@ -8,10 +8,11 @@ import sys
 import textwrap
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from agl_core.errors import InvalidArgumentError, RolloutNotFoundError
+from agl_core.errors import InvalidArgumentError, RolloutNotFoundError, StoreDataError
 from agl_store_sqlite import SqliteLightningStore, remote
 from agl_testing.samples import span_of
 
@@ -68,6 +69,85 @@ async def test_rollouts_that_another_store_dropped_are_not_found(stores):
     assert await there.vacuum(keep_last=0) == 1
     with pytest.raises(RolloutNotFoundError):
         await here.add_span(span_of(started, 3))
+
+
+async def finished(store: SqliteLightningStore, megabytes: int) -> None:
+    """Store finished rollouts of this size."""
+    for _ in range(megabytes):
+        started = await store.start_rollout("x" * 1_000_000)
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="stores do not see each other there")
+async def test_a_file_that_another_store_has_open_keeps_its_size(stores, caplog):
+    here, there = stores
+    await finished(here, 4)
+    assert await here.vacuum(keep_last=0) == 4
+    assert f"{here.path} keeps its size, since another store has it open" in caplog.text
+    await finished(there, 4)  # in the space of the others
+    assert Path(here.path).stat().st_size < 7_000_000
+    await there.close()
+    caplog.clear()
+    assert await here.vacuum(keep_last=0) == 4
+    assert caplog.text == ""
+    assert Path(here.path).stat().st_size < 500_000
+
+
+async def test_a_stores_own_writes_wait_while_the_file_shrinks(tmp_path):
+    store = SqliteLightningStore(tmp_path / "store.db", durability="normal", busy_seconds=0.01)
+    await finished(store, 20)
+    shrinking = asyncio.ensure_future(store.vacuum())
+    written = 0
+    while not shrinking.done():
+        await store.enqueue_rollout("x")
+        written += 1
+    assert await shrinking == 0
+    assert (await store.statistics()).get("total_rollouts") == 20 + written
+    await store.close()
+    with pytest.raises(StoreDataError, match="closed"):
+        await store.vacuum()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="stores do not see each other there")
+async def test_opening_a_file_waits_while_another_store_shrinks_it(tmp_path, caplog):
+    here = SqliteLightningStore(tmp_path / "store.db")
+    with here._sqlite.database.writer.alone() as alone:
+        assert alone
+        opening = asyncio.ensure_future(asyncio.to_thread(SqliteLightningStore, here.path))
+        await until(lambda: "is being shrunk by another store" in caplog.text)
+        assert not opening.done()
+    there = await asyncio.wait_for(opening, 20)
+    await there.enqueue_rollout("x")
+    await there.close()
+    await here.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss")
+async def test_shrinking_a_file_takes_little_memory(tmp_path):
+    code = f"""
+        import asyncio, resource
+        from agl_core.types import EnqueueRolloutRequest
+        from agl_store_sqlite import SqliteLightningStore
+
+        def kilobytes():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        async def main():
+            store = SqliteLightningStore({str(tmp_path / "store.db")!r}, durability="normal")
+            for _ in range(8):
+                requests = [EnqueueRolloutRequest(input="x" * 1_000_000)] * 10
+                await store.enqueue_many_rollouts(requests)
+            before = kilobytes()
+            await store.vacuum()
+            print(kilobytes() - before)
+            await store.close()
+
+        asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert int(done.stdout) < 72_000, done.stderr
 
 
 async def test_a_write_that_was_rolled_back_changes_nothing(stores):

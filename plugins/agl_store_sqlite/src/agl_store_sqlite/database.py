@@ -132,15 +132,25 @@ class Database:
 
     # -- the file --------------------------------------------------------------------------------
 
-    def compact(self) -> None:
-        """Rewrite the file without its free pages, and empty the log beside it; blocks."""
-        with naming(self.path):
-            connection = self._connect(_WRITER_CACHE_KIB)
+    def compact(self) -> bool:
+        """Rewrite the file without its free pages, and empty the log beside it; blocks.
+
+        Returns:
+            Whether it was done. It is not if another store has the file open: SQLite's lock is
+            held throughout, minutes for a large file, and the other's writes would fail.
+        """
+        with naming(self.path), self.writer.alone() as alone:
+            if not alone:
+                return False
+            connection = self._connect(_READER_CACHE_KIB)
             try:
+                # The copy is as large as what the file holds.
+                connection.execute("PRAGMA temp_store = FILE")
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 connection.close()
+        return True
 
     def close(self) -> None:
         """Finish the writes that were submitted, then close the file. Idempotent; any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
@@ -14,6 +15,8 @@ from agl_store_sqlite.backend import SqliteBackend
 from agl_store_sqlite.config import SqliteConfig
 
 __all__ = ["SqliteLightningStore"]
+
+logger = logging.getLogger(__name__)
 
 _DROPPED_AT_ONCE: Final = 200
 """Rollouts dropped per transaction, so that other writes are not held up for long."""
@@ -72,7 +75,10 @@ class SqliteLightningStore(EngineStore):
     ) -> int:
         """Drop finished rollouts with their attempts and spans, and shrink the file.
 
-        Other processes may have the file open; their writes wait while the file shrinks.
+        The file shrinks only if no other store has it open: its writes would fail meanwhile. In a
+        file that does not shrink, new records take the space of those that were dropped. Writes of
+        this store wait while the file shrinks. That needs free space of twice the size of what is
+        left, half of it in the system's folder of temporary files.
 
         Args:
             ended_before: Keep rollouts that ended at this time or later, in epoch seconds.
@@ -95,5 +101,11 @@ class SqliteLightningStore(EngineStore):
             dropped += some
             if some < _DROPPED_AT_ONCE:
                 break
-        await asyncio.to_thread(database.compact)
+        if not await asyncio.to_thread(database.compact):
+            logger.warning(
+                "%s keeps its size, since another store has it open; new records take the space "
+                "of those that were dropped. To shrink it, vacuum it again while nothing else "
+                "has it open",
+                self.path,
+            )
         return dropped

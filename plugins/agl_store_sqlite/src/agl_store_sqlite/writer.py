@@ -25,13 +25,15 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agl_core.errors import AglError, StoreDataError
 from agl_store_sqlite.errors import translated
+from agl_store_sqlite.locks import share, take_alone
 from agl_store_sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class Writer:
         self._full = durability == "full"
         self._remote = remote
         self._log, self._file = _open_log(connection, path)
+        self._running = threading.Lock()
         self._identity = _identity(self._file)
         self._failure: StoreDataError | None = None
         self._closed = False
@@ -135,10 +138,26 @@ class Writer:
         """Run a write that no caller waits for; a failure is logged. Any thread."""
         self._submit(_Write(operation, None, False, None))
 
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Hold back all writes of this process, and keep other stores from opening the file.
+
+        Yields:
+            Whether that worked; False if another store has the file open.
+        """
+        with self._running:
+            if self._closed:
+                raise self._is_closed()
+            alone = take_alone(self._log)
+            try:
+                yield alone
+            finally:
+                share(self._log, self._path)
+
     def _submit(self, write: _Write[Any]) -> None:
         with self._closing:  # nothing is submitted after close() has ended the queue
             if self._closed:
-                raise StoreDataError(f"{self._path}: the store is closed")
+                raise self._is_closed()
             self._inbox.put(write)
 
     def _take_back(self, write: _Write[Any], result: Any) -> None:
@@ -159,7 +178,11 @@ class Writer:
             self._inbox.put(None)
         self._thread.join()
         self._connection.close()
-        os.close(self._log)
+        with self._running:  # see alone()
+            os.close(self._log)
+
+    def _is_closed(self) -> StoreDataError:
+        return StoreDataError(f"{self._path}: the store is closed")
 
     # -- in the writer's thread ------------------------------------------------------------------
 
@@ -171,7 +194,8 @@ class Writer:
                 group.append(self._inbox.get())
             last = group[-1] is None
             if writes := [write for write in group if write is not None]:
-                self._run(writes)
+                with self._running:
+                    self._run(writes)
 
     def _run(self, writes: Sequence[_Write[Any]]) -> None:
         """Run writes in one transaction, or each alone if one fails after it has changed rows."""
@@ -295,6 +319,11 @@ def _open_log(connection: sqlite3.Connection, path: str) -> tuple[int, str]:
         log = os.open(f"{real_path}-wal", os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
         raise StoreDataError(f"{path}: its log cannot be opened ({error})") from error
+    try:
+        share(log, path)
+    except OSError as error:
+        os.close(log)
+        raise StoreDataError(f"{path}: its log cannot be locked ({error})") from error
     return log, real_path
 
 

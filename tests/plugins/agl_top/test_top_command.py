@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import math
 import os
 import pty
 import select
@@ -22,7 +23,7 @@ from agl_top import Sampler
 from agl_top.screen import Screen
 from agl_top.words import ago, printable, seconds, spark
 
-from .conftest import TERMINAL
+from .conftest import TERMINAL, reward
 
 
 def drawn(screen: Screen, width: int = 80, height: int = 24) -> list[str]:
@@ -81,6 +82,21 @@ async def test_rates_are_what_finished_between_two_snapshots():
     rate = (await sampler.take()).finished_per_second
     assert rate is not None
     assert rate > 1 / (time.monotonic() - began + 60)
+    await store.close()
+
+
+async def test_rewards_that_are_no_finite_numbers_are_left_out():
+    store = InMemoryLightningStore()
+    for value in (math.nan, math.inf, 0.25):
+        await store.enqueue_rollout("task")
+        claim = await store.dequeue_rollout("runner")
+        assert claim is not None
+        ids = claim.rollout_id, claim.attempt.attempt_id
+        await store.add_span(reward(*ids, value))
+        await store.update_attempt(*ids, status="succeeded")
+    snapshot = await Sampler(store).take()
+    assert snapshot.recent_rewards == [0.25]
+    assert "0.250 mean of the last 1" in "\n".join(drawn(Screen("store", snapshot)))
     await store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,9 +45,9 @@ class Snapshot:
 
     @property
     def recent_rewards(self) -> list[float]:
-        """Rewards of the latest finished rollouts, oldest first."""
+        """Rewards of the latest finished rollouts, oldest first; other writers send NaN, too."""
         found = (self.rewards.get(each.rollout_id) for each in reversed(self.finished))
-        return [value for value in found if value is not None]
+        return [value for value in found if value is not None and math.isfinite(value)]
 
     @property
     def total(self) -> int:

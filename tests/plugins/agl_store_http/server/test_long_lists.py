@@ -108,7 +108,7 @@ async def test_a_read_token_gets_no_list_past_its_limit(serve, monkeypatch):
     served = await serve(auth_token=SECRET)
     await fill(served.store, 600)
 
-    async def count(scope: Any, **page: int) -> Any:
+    async def count(scope: Any, **page: Any) -> Any:
         token = mint_token(SECRET, scope, lifetime=60)
         headers = {"Authorization": f"Bearer {token}"}
         answer = await served.send("GET", "/v1/agl/rollouts", params=page, headers=headers)
@@ -119,6 +119,9 @@ async def test_a_read_token_gets_no_list_past_its_limit(serve, monkeypatch):
     assert await count("read", limit=500) == 500
     assert await count("read", limit=-1, offset=100) == 500
     assert await count("algorithm", limit=-1) == 600
+    # What the filter leaves out does not count.
+    assert await count("read", limit=-1, status_in="running") == 0
+    assert await count("read", limit=-1, status_in="queuing") == 422
 
 
 def idle_reader(port: int) -> socket.socket:

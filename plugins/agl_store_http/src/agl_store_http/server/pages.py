@@ -41,6 +41,7 @@ class Listing(Generic[T]):
             list is read; new ones may come anywhere.
         encode: Returns the JSON of an item.
         keep: Whether an item of a page belongs to the list; None means all.
+        kept: How many items belong to it; None if that is the total of a page, or not known.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Listing(Generic[T]):
         read: Callable[[int, int], Awaitable[PaginatedResult[T]]],
         encode: Callable[[T], bytes],
         keep: Callable[[T], bool] | None = None,
+        kept: int | None = None,
     ) -> None:
         self.read = read
         self.encode = encode
         self.keep = keep
+        self.kept = kept
 
 
 def read_already(page: PaginatedResult[T]) -> Callable[[int, int], Awaitable[PaginatedResult[T]]]:
@@ -86,7 +89,8 @@ async def page_reply(call: Call, listing: Listing[Any], limit: int, offset: int)
     if not is_long(limit):
         return await _whole(listing, await listing.read(limit, offset), limit, offset)
     first = await listing.read(_FIRST, offset if listing.keep is None else 0)
-    left = max(0, first.total - max(0, offset))
+    total = first.total if listing.kept is None else listing.kept
+    left = max(0, total - max(0, offset))
     wanted = left if limit < 0 else min(limit, left)
     if call.identity.scope == "read" and wanted > MAX_READ_ITEMS:
         raise HTTPError(

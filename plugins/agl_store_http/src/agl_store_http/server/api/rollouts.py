@@ -56,6 +56,7 @@ async def _page(call: Call, query: RolloutQuery) -> Response:
     if query.mode_in is None:
         del arguments["mode_in"]  # a store of version 0.3 has no such filter
     keep: Callable[[Rollout], bool] | None = None
+    kept: int | None = None
     if is_long(query.limit):
         if query.sort_by is not None or query.filter_logic == "or":
             found = await call.store.query_rollouts(**arguments)
@@ -64,6 +65,9 @@ async def _page(call: Call, query: RolloutQuery) -> Response:
         if query.status_in is not None:
             # A rollout that changes its status would move those behind it.
             statuses = frozenset(query.status_in)
+            if call.identity.scope == "read":  # its lists have a limit
+                one: dict[str, Any] = {**arguments, "limit": 1, "offset": 0}
+                kept = (await call.store.query_rollouts(**one)).total
             arguments["status_in"] = None
             keep = lambda rollout: rollout.status in statuses  # noqa: E731
 
@@ -71,7 +75,7 @@ async def _page(call: Call, query: RolloutQuery) -> Response:
         page: dict[str, Any] = {**arguments, "limit": limit, "offset": offset}
         return await call.store.query_rollouts(**page)
 
-    return await page_reply(call, Listing(read, model_json, keep), query.limit, query.offset)
+    return await page_reply(call, Listing(read, model_json, keep, kept), query.limit, query.offset)
 
 
 @router.get(

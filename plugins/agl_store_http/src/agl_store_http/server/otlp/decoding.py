@@ -53,8 +53,8 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
         limit: Bytes that the result may have, whatever a small body claims to unfold to.
 
     Raises:
-        OTLPError: The compressed body is corrupt, truncated or several (400) or too large (413), or the
-            encoding is another one (415).
+        OTLPError: The compressed body is corrupt, truncated or several (400) or too large (413), or
+            the encoding is another one (415).
     """
     name = encoding.strip().lower()
     if name in (b"", b"identity"):

@@ -150,6 +150,16 @@ def test_again_replaces_and_leaves_foreign_handlers_alone() -> None:
         logger.removeHandler(foreign)
 
 
+def test_a_level_of_a_whole_package_lasts_until_the_next_call() -> None:
+    handler, stream = _collecting()
+    setup_logging(console=False, submodule_levels={"agl_core": "ERROR"}, extra_handlers=[handler])
+    logging.getLogger("agl_core.runner").info("quiet")
+    setup_logging(console=False, extra_handlers=[handler])
+    logging.getLogger("agl_core.runner").info("again")
+    assert "quiet" not in stream.getvalue()
+    assert "again" in stream.getvalue()
+
+
 def test_a_quieter_submodule_and_a_louder_one_that_warns() -> None:
     handler, stream = _collecting()
     options = {"console": False, "extra_handlers": [handler]}

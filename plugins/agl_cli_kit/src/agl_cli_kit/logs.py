@@ -100,6 +100,9 @@ def setup_logging(
     levels = {name: _level(wanted) for name, wanted in (submodule_levels or {}).items()}
     for name in [*_installed]:
         _uninstall(name)
+    for name in _submodules:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    _submodules.clear()
     formatter = formatter or logging.Formatter(LOG_FORMAT, DATE_FORMAT)
     ours = {_ROOT, *_plugin_packages()}
     if disable_existing_loggers:
@@ -310,9 +313,6 @@ def _level(level: int | str) -> int:
 
 
 def _set_submodule_levels(levels: Mapping[str, int], base: int) -> None:
-    for name in _submodules:
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    _submodules.clear()
     for name, level in levels.items():
         if level < base:
             warnings.warn(

@@ -284,6 +284,28 @@ def test_spans_during_a_slow_answer_wait_for_it(empty: Site, open_page: Open):
     expect(table.get_by_role("row")).to_have_count(4)
 
 
+def test_events_are_read_while_the_first_answer_is_slow(empty: Site, open_page: Open):
+    page = open_page("about:blank")
+    page.add_init_script(SLOW + "window.slow = /search$/;")
+    page.goto(f"{empty.url}/rollouts")
+    live(page)
+    held(page, 1)
+    every = page.get_by_role("button", name="All")
+    expect(every).to_have_text("All0")
+    empty.run(empty.store.enqueue_rollout("a task"))
+    expect(every).to_have_text("All1")
+
+
+def test_a_silent_stream_is_opened_again(empty: Site, open_page: Open):
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{empty.url}/rollouts")
+    live(page)
+    with page.expect_response(re.compile("/v1/agl/events$")):
+        page.clock.fast_forward(46_000)
+    live(page)
+
+
 def test_cancel_and_retry_change_the_store(empty: Site, open_page: Open):
     store = empty.store
     claim = empty.run(claimed(store))

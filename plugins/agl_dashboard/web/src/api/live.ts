@@ -46,7 +46,7 @@ export async function listen(client: QueryClient): Promise<never> {
   for (;;) {
     const control = (restart = new AbortController());
     try {
-      const events = await open(control.signal);
+      const events = await heard(open(control.signal));
       if (events === null) {
         set("polling");
         await settings.changedOr(settings.refreshSeconds() * 1000, control.signal);
@@ -55,8 +55,8 @@ export async function listen(client: QueryClient): Promise<never> {
       }
       pause = 500;
       set("live");
-      // Whatever changed while there was no stream.
-      await client.invalidateQueries();
+      // Whatever changed while there was no stream. A slow answer keeps no event waiting.
+      void client.invalidateQueries();
       await read(events, wake);
     } catch (error) {
       if (control.signal.aborted) {
@@ -68,6 +68,19 @@ export async function listen(client: QueryClient): Promise<never> {
     }
     await sleep(pause, control.signal);
     pause = Math.min(pause * 2, 4000);
+  }
+}
+
+// The server sends a comment after 15 s without an event; three that stay away are no delay.
+const SILENCE_MS = 45_000;
+
+/** Wait for the server's next word; connect again if it stays away: a lost connection may end without an error. */
+async function heard<T>(word: Promise<T>): Promise<T> {
+  const timer = setTimeout(reconnect, SILENCE_MS);
+  try {
+    return await word;
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -90,7 +103,7 @@ async function read(reader: ReadableStreamDefaultReader<Uint8Array>, wake: Wake)
   const decoder = new TextDecoder();
   let text = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await heard(reader.read());
     if (done) return;
     text += decoder.decode(value, { stream: true });
     const lines = text.split("\n");

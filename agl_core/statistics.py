@@ -161,7 +161,10 @@ def means_by_task(rewards: Iterable[tuple[K, float]]) -> dict[K, float]:
     found: dict[K, list[float]] = {}
     for task, reward in rewards:
         found.setdefault(task, []).append(reward)
-    return {task: fmean(values) for task, values in found.items()}
+    # Rounding puts the mean of equal values beside them, and so out of a declared range.
+    return {
+        task: min(max(fmean(values), min(values)), max(values)) for task, values in found.items()
+    }
 
 
 def pass_at_k(passed: int, attempts: int, k: int) -> float:

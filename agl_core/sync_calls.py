@@ -106,7 +106,8 @@ class SyncCalls:
 
 def _submit(job: _Job, main: MainThread) -> None:
     def call() -> None:
-        _report(job, _outcome(job))
+        if not job.future.cancelled():  # while it waited for its turn
+            _report(job, _outcome(job))
 
     def interrupt(future: asyncio.Future[Outcome]) -> None:
         if future.cancelled():

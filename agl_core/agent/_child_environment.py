@@ -54,6 +54,8 @@ def child_environment(llm: LLM) -> dict[str, str]:
             key,
         ),
     }
+    if "ANTHROPIC_AUTH_TOKEN" in os.environ:  # a user's own, which goes before the key
+        variables["ANTHROPIC_AUTH_TOKEN"] = key
     # Where OpenTelemetry was not imported there is no span, and it may not be installed.
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None and (span := trace.get_current_span().get_span_context()).is_valid:

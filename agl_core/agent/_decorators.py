@@ -9,7 +9,8 @@
 
 Arguments are injected by the *names* of the function's parameters: ``task`` first, then any of
 ``llm``, ``prompt_template`` and ``rollout``. The function may be sync or async. An agent that asks
-for none of them runs without resources.
+for none of them runs without resources. A parameter with a default is left out where there is no
+resource for it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
 
 from agl_core.agent._base import LitAgent
 from agl_core.errors import AgentSignatureError
@@ -34,7 +35,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Found = TypeVar("Found", bound=Resource)
 
-_INJECTED = ("llm", "prompt_template", "rollout")
+_INJECTED: Final[Mapping[str, type[Resource] | None]] = {
+    "llm": LLM,
+    "prompt_template": PromptTemplate,
+    "rollout": None,
+}
+"""The kind of the resource that a parameter of this name gets; None: the rollout itself."""
 
 
 @overload
@@ -174,7 +180,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         self.concurrent = getattr(func, "concurrent", False) is True
         self.repeatable = getattr(func, "repeatable", True) is not False
         self._strip_proxy = strip_proxy
-        self._injected = _check_parameters(func, self._name)
+        self._injected, self._optional = _check_parameters(func, self._name)
         self._warned: set[type[Resource]] = set()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -223,12 +229,15 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
     def _call(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         arguments: dict[str, Any] = {}
         for name in self._injected:
-            if name == "rollout":
+            kind = _INJECTED[name]
+            if kind is None:
                 arguments[name] = rollout
-            elif name == "llm":
+            elif name in self._optional and not _has(kind, resources):
+                continue
+            elif kind is LLM:
                 arguments[name] = self._llm(resources, rollout)
             else:
-                arguments[name] = self._first(PromptTemplate, resources)
+                arguments[name] = self._first(kind, resources)
         func: Callable[..., Any] = self._func
         return func(task, **arguments)
 
@@ -283,18 +292,23 @@ def _agent_of(
     return agent
 
 
-def _check_parameters(func: Callable[..., Any], name: str) -> tuple[str, ...]:
-    """Return the parameters that are injected, in the order of the signature."""
+def _check_parameters(
+    func: Callable[..., Any], name: str
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the parameters that are injected, in order, and those of them with a default."""
     parameters = list(inspect.signature(func).parameters.values())
     if not parameters or parameters[0].name != "task" or parameters[0].kind in _NOT_POSITIONAL:
         _refuse(func, name, "does not take the task first")
     injected: list[str] = []
+    optional: set[str] = set()
     for parameter in parameters[1:]:
         if parameter.name in _INJECTED and parameter.kind in _BY_NAME:
             injected.append(parameter.name)
+            if parameter.default is not parameter.empty:
+                optional.add(parameter.name)
         elif parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
             _refuse(func, name, f"needs {parameter.name!r}, which is not injected")
-    return tuple(injected)
+    return tuple(injected), frozenset(optional)
 
 
 _NOT_POSITIONAL = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
@@ -307,6 +321,10 @@ def _refuse(func: Callable[..., Any], name: str, reason: str) -> None:
         f"{name}{inspect.signature(func)} cannot be an agent: it {reason}; an agent function takes "
         "(task), (task, llm) or (task, prompt_template), and may take rollout as well"
     )
+
+
+def _has(kind: type[Resource], resources: NamedResources) -> bool:
+    return any(isinstance(value, kind) for value in resources.values())
 
 
 def _listed(names: Iterable[str]) -> str:

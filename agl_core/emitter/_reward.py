@@ -93,6 +93,8 @@ def _number(value: Any) -> float:
         raise TypeError(f"a reward must be a number, not {type(value).__name__}")
     try:
         return float(value)
+    except OverflowError as error:  # an integer that no float holds
+        raise ValueError(f"a reward must be finite: {error}") from error
     except (TypeError, ValueError, RuntimeError) as error:  # an array or tensor of several values
         kind = type(value).__name__
         raise TypeError(f"a reward must be one number, not this {kind}: {error}") from error
@@ -155,7 +157,7 @@ def get_reward_value(span: SpanLike) -> float | None:
     """
     try:
         return parse_reward_value(span)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -164,6 +166,7 @@ def parse_reward_value(span: SpanLike) -> float | None:
 
     Raises:
         TypeError, ValueError: The span carries a value that is no number.
+        OverflowError: It is an integer beyond the range of a float.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if attributes.get(semconv.LATE):

@@ -13,6 +13,9 @@ from agl_core.types import RUNNING_STATUSES, Attempt, AttemptedRollout
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = 5.0  # seconds to write the last statuses to a store that may be gone
+_AT_A_TIME: Final = 32
+"""Attempts that are written at the same time. One after the other, 100 of them would not be
+written in time to a store that answers in 30 ms."""
 
 
 class _Claim(NamedTuple):
@@ -100,14 +103,25 @@ class ClaimTracker(Interceptor):
             logger.exception("Attempts of this run may be left open")
 
     async def _fail(self, perform: Next, gone: dict[str, _Claim], reason: str) -> None:
-        for attempt_id, (rollout_id, _) in gone.items():
-            attempts: Sequence[Attempt] = await perform(StoreCall.of("query_attempts", rollout_id))
-            attempt = {each.attempt_id: each for each in attempts}.get(attempt_id)
-            if attempt is not None and attempt.status in RUNNING_STATUSES:
-                metadata = {**(attempt.metadata or {}), "error": reason}
-                change = {"status": "failed", "metadata": metadata}
-                ids = rollout_id, attempt_id
-                attempt = await perform(StoreCall("update_attempt", ids, change))
-                logger.warning("Failed attempt %s of rollout %s: %s", *reversed(ids), reason)
-            # else the watchdog has ended it
-            self.forget(attempt_id)
+        limit = asyncio.Semaphore(_AT_A_TIME)
+
+        async def fail(attempt_id: str, rollout_id: str) -> None:
+            async with limit:
+                await self._fail_one(perform, attempt_id, rollout_id, reason)
+
+        closing = (fail(attempt_id, claim.rollout_id) for attempt_id, claim in gone.items())
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _fail_one(self, perform: Next, attempt_id: str, rollout_id: str, reason: str) -> None:
+        attempts: Sequence[Attempt] = await perform(StoreCall.of("query_attempts", rollout_id))
+        attempt = {each.attempt_id: each for each in attempts}.get(attempt_id)
+        if attempt is not None and attempt.status in RUNNING_STATUSES:
+            metadata = {**(attempt.metadata or {}), "error": reason}
+            change = {"status": "failed", "metadata": metadata}
+            ids = rollout_id, attempt_id
+            await perform(StoreCall("update_attempt", ids, change))
+            logger.warning("Failed attempt %s of rollout %s: %s", *reversed(ids), reason)
+        # else the watchdog has ended it
+        self.forget(attempt_id)

@@ -113,9 +113,13 @@ def to_core_fields(readable: ReadableSpan) -> SpanCoreFields:
 
 def to_status(status: SdkStatus) -> TraceStatus:
     """Convert a status of the SDK."""
+    description = status.description
     return _build(
         TraceStatus,
-        {"status_code": status.status_code.name, "description": status.description},
+        {
+            "status_code": status.status_code.name,
+            "description": description and utf8(description),
+        },
         {},
     )
 

@@ -140,8 +140,23 @@ class Mailbox:
 
 
 def run_async(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine of a listener in the loop that all ``async`` listeners share, and wait."""
-    asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
+    """Run a coroutine of a listener in the loop that all ``async`` listeners share, and wait.
+
+    Raises:
+        BaseException: The coroutine's error.
+    """
+    error = asyncio.run_coroutine_threadsafe(_error_of(coroutine), _loop()).result()
+    if error is not None:
+        raise error
+
+
+async def _error_of(coroutine: Coroutine[Any, Any, object]) -> BaseException | None:
+    """Await a coroutine and return its error: SystemExit of a task would end the shared loop."""
+    try:
+        await coroutine
+    except BaseException as error:
+        return error
+    return None
 
 
 def flush(timeout: float | None = None) -> bool:

@@ -220,8 +220,8 @@ class Trainer:
             RunFailedError: Rollouts failed and none succeeded.
             Exception: The error of the algorithm, a runner or the store.
         """
-        start = time.time()
         with outside_loop():
+            start = asyncio.run(self.store.now())
             self._execute("fit", agent, self.algorithm, train_dataset, val_dataset)
             if not self.interrupted:
                 asyncio.run(check_success(self.store, start))
@@ -237,6 +237,7 @@ class Trainer:
 
         Raises:
             TypeError: The algorithm is not a :class:`~agl_core.algorithm.FastAlgorithm`.
+            RunFailedError: Rollouts failed and none succeeded.
         """
         algorithm = build_component("algorithm", self.algorithm, default="baseline")
         if not isinstance(algorithm, FastAlgorithm):
@@ -245,7 +246,10 @@ class Trainer:
                 "trainer without an algorithm"
             )
         with outside_loop():
+            start = asyncio.run(self.store.now())
             self._execute("dev", agent, algorithm, train_dataset, val_dataset)
+            if not self.interrupted:
+                asyncio.run(check_success(self.store, start))
 
     def evaluate(
         self,
@@ -321,15 +325,20 @@ class Trainer:
         Raises:
             ConfigError: The comparison of this name is finished.
             KeyboardInterrupt: Ctrl+C ended the comparison without a result.
+            RunFailedError: Rollouts failed and none succeeded on either side.
         """
         comparison = _fast(
             "comparison", before=before, after=after, attempts=attempts, timeout=timeout
         )
         with outside_loop():
             self._execute("eval", agent, comparison, None, dataset, run)
-        outcome: ComparisonOutcome | None = comparison.outcome
-        if outcome is None:
-            raise self._without_result(run)
+            outcome: ComparisonOutcome | None = comparison.outcome
+            if outcome is None:
+                raise self._without_result(run)
+            sides = outcome.before, outcome.after
+            if not any("succeeded" in side.statuses() for side in sides):
+                for side in sides:
+                    asyncio.run(check_outcome(self.store, side))
         return outcome
 
     def _without_result(self, run: str) -> BaseException:

@@ -8,7 +8,8 @@ given                       kept
 str, int, bool, None        the same
 float                       the same; None if it is NaN or infinite, which JSON cannot hold
 dict                        a dict; keys that are numbers, booleans or None become their JSON text
-list, tuple, set            a list
+list, tuple                 a list
+set                         a list, sorted by the texts of its items
 Decimal, Fraction           a float
 NumPy values, tensors       a number, a bool, or nested lists of them
 dataclass, model, datetime  what pydantic writes for them
@@ -35,7 +36,7 @@ records put a value some levels deeper."""
 _MISSING: Final = frozenset({"NAType", "NaTType"})
 """Types of what pandas has where a cell is empty."""
 
-_LISTS: Final = (list, tuple, set, frozenset)
+_SETS: Final = (set, frozenset)
 _UNCHANGED: Final = frozenset({str, int, bool, type(None)})
 
 
@@ -65,8 +66,10 @@ def _walk(value: Any, name: str, depth: int) -> Any:
     kind: Any = value.__class__  # without a call of cast(): every task passes here
     if kind is dict:
         return _dict(value, name, depth)
-    if kind in _LISTS:
+    if kind is list or kind is tuple:
         return _list(value, name, depth)
+    if kind in _SETS:
+        return _set(value, name, depth)
     if kind is float:
         return value if isfinite(value) else None
     if kind in _UNCHANGED:
@@ -76,6 +79,11 @@ def _walk(value: Any, name: str, depth: int) -> Any:
 
 def _list(value: Iterable[Any], name: str, depth: int) -> list[Any]:
     return [item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value]
+
+
+def _set(value: Iterable[Any], name: str, depth: int) -> list[Any]:
+    """Return the items in an order that does not depend on the hashes of texts in this process."""
+    return sorted(_list(value, name, depth), key=repr)
 
 
 def _dict(value: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
@@ -115,7 +123,9 @@ def _plain_number(value: Any) -> Any:
 def _other(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _dict(cast("Mapping[Any, Any]", value), name, depth)
-    if isinstance(value, _LISTS):  # a named tuple, and other subclasses
+    if isinstance(value, _SETS):
+        return _set(cast("Iterable[Any]", value), name, depth)
+    if isinstance(value, (list, tuple)):  # a named tuple, and other subclasses
         return _list(cast("Iterable[Any]", value), name, depth)
     if isinstance(value, str):
         return str.__str__(value)

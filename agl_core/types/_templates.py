@@ -25,10 +25,15 @@ def fill_fields(template: str, values: Mapping[str, Any]) -> str:
 
     Raises:
         KeyError: A placeholder has no value.
-        InvalidArgumentError: A field reads an attribute, or the result is too large.
-        ValueError: The template is malformed.
+        InvalidArgumentError: A field reads an attribute, the result is too large, or the template
+            is malformed or does not fit its values.
     """
-    return _Formatter().vformat(template, (), values)
+    try:
+        return _Formatter().vformat(template, (), values)
+    except InvalidArgumentError:
+        raise
+    except (ValueError, IndexError, TypeError) as error:
+        raise InvalidArgumentError(f"the template cannot be filled: {error}") from error
 
 
 class _Formatter(string.Formatter):

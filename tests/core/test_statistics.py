@@ -134,6 +134,13 @@ def test_repeats_of_a_task_are_one_value() -> None:
     assert means_by_task(rewards) == {"a": 0.5, "b": 0.0}
 
 
+@pytest.mark.parametrize(("reward", "times"), [(-0.1, 3), (0.1, 6), (0.22, 5), (1.3, 13)])
+def test_the_mean_of_equal_rewards_stays_in_the_range(reward: float, times: int) -> None:
+    (mean,) = means_by_task([("a", reward)] * times).values()
+    assert mean == reward  # a plain mean is beside it by a rounding
+    assert estimate_mean([mean], reward_range=(min(reward, 0), max(reward, 1))).mean == reward
+
+
 def test_text_form() -> None:
     assert str(estimate_mean([1.0, 1.0, 0.0, 1.0])) == "0.750 [0.125, 1.000] (n=4)"
     assert str(estimate_gain([0, 0, 1], [1, 0, 1])) == "+0.333 [-0.839, +1.000] (n=3)"

@@ -5,10 +5,13 @@ import gc
 import threading
 import weakref
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
 
+from agl_core.execution import ThreadingEvent
+from agl_core.main_thread import run_beside_main_thread
 from agl_core.sync_calls import SyncCalls
 
 variable: ContextVar[int] = ContextVar("variable", default=0)
@@ -38,6 +41,31 @@ async def test_value_error_and_context(calls: SyncCalls) -> None:
     assert await calls.submit(fail) == (None, error)
     assert await calls.submit(lambda: variable.set(9) and None) == (None, None)
     assert variable.get() == 7, "the call has a copy of the context"
+
+
+def test_a_call_that_is_cancelled_before_its_turn_in_the_main_thread_is_not_made() -> None:
+    ran: list[str] = []
+
+    async def submit() -> None:
+        calls = SyncCalls("test-calls", in_main_thread=True)
+        begun, end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            begun.set()
+            end.wait(30)
+
+        held = calls.submit(hold)
+        waiting = [calls.submit(partial(ran.append, name)) for name in "abc"]
+        last = calls.submit(partial(ran.append, "last"))
+        await asyncio.to_thread(begun.wait, 30)
+        for call in waiting:
+            call.cancel()
+        await asyncio.sleep(0)  # their callbacks run
+        end.set()
+        await asyncio.gather(held, last)
+
+    run_beside_main_thread(lambda: asyncio.run(submit()), ThreadingEvent())
+    assert ran == ["last"]
 
 
 async def test_one_thread_is_used_again(calls: SyncCalls) -> None:

@@ -135,6 +135,19 @@ def test_defaults_and_variadics_are_left_alone() -> None:
     assert agent.rollout("t", {"m": LLM_A}, _attempted()) == ("t", "a", 3, (), {})
 
 
+def test_a_parameter_with_a_default_is_left_out_where_there_is_no_resource() -> None:
+    @rollout
+    def agent(
+        task: str, llm: LLM | None = None, prompt_template: PromptTemplate = PROMPT
+    ) -> tuple[Any, ...]:
+        return (task, llm, prompt_template.template)
+
+    assert agent.rollout("t", {}, _attempted()) == ("t", None, PROMPT.template)
+    other = PromptTemplate(template="other", engine="f-string")
+    resources: NamedResources = {"p": other, "m": LLM_A}
+    assert agent.rollout("t", resources, _attempted()) == ("t", LLM_A, "other")
+
+
 # -- injection -----------------------------------------------------------------------------------
 
 

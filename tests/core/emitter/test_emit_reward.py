@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from agl_core.adapter import read_reward
 from agl_core.emitter import (
     emit_annotation,
     emit_message,
@@ -75,6 +76,7 @@ async def test_attributes_are_flattened_and_links_come_back(recorder):
         (None, None, TypeError, "must be a number, not NoneType"),
         ([1], None, TypeError, "must be a number, not list"),
         (math.nan, None, ValueError, "'primary' is nan"),
+        (10**400, None, ValueError, "must be finite: int too large"),
         (-math.inf, None, ValueError, "'primary' is -inf"),
         ({"a": 1}, None, ValueError, r"one of the rewards \['a'\], not None"),
         ({"a": 1}, "b", ValueError, "not 'b'"),
@@ -129,6 +131,13 @@ def test_agentops_outputs_are_read_with_a_warning(key: str, output: object):
 )
 def test_other_agentops_outputs_are_not_rewards(output: object):
     assert get_reward_value(reward_span(name="op", **{"agentops.task.output": output})) is None
+
+
+def test_an_integer_that_no_float_holds_is_no_reward():
+    huge = reward_span(**{"agentlightning.reward.0.value": 10**400})
+    assert get_reward_value(huge) is None
+    assert math.isnan(read_reward(huge) or 0.0)
+    assert find_final_reward([huge]) is None
 
 
 def test_malformed_rewards_raise():

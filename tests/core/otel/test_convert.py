@@ -32,6 +32,14 @@ def make_tracer():
     return provider.get_tracer("scope", "1.2")
 
 
+def test_a_description_that_is_not_utf8_is_kept_as_far_as_it_is():
+    with make_tracer().start_as_current_span("parse", set_status_on_exception=True) as span:
+        span.set_status(Status(StatusCode.ERROR, "cannot parse '\ud83d'"))
+    result = to_span(readable(span), "ro-1", "at-1", 5)
+    assert result.model_dump_json()  # a lone surrogate has no JSON form
+    assert (result.status.description or "").startswith("cannot parse")
+
+
 def test_everything_a_span_says_is_kept():
     tracer = make_tracer()
     parent = tracer.start_span("parent")

@@ -95,6 +95,28 @@ class TestAddedListeners:
         messages = [record for record in caplog.records if "'failing'" in record.getMessage()]
         assert [bool(record.exc_info) for record in messages] == [True, False]
 
+    @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3), KeyboardInterrupt()])
+    def test_an_async_one_that_raises_is_reported_and_the_others_are_called(self, caplog, error):
+        heard: list[int] = []
+
+        class AsyncFailing:
+            @hookimpl
+            async def algorithm_step(self):
+                raise error
+
+        class AsyncSteps:
+            @hookimpl
+            async def algorithm_step(self, step):
+                heard.append(step)
+
+        add_listener(AsyncFailing(), "failing")
+        add_listener(AsyncSteps(), "steps")
+        with caplog.at_level(logging.ERROR):
+            step(0)
+            step(1)
+        assert heard == [0, 1]
+        assert any("'failing'" in record.getMessage() for record in caplog.records)
+
     def test_ctrl_c_in_an_inline_listener_is_ctrl_c(self):
         add_listener(Failing(KeyboardInterrupt()), inline=True)
         with pytest.raises(KeyboardInterrupt):

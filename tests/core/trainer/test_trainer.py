@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -30,7 +31,7 @@ from agl_core.plugins import add_listener, hookimpl, remove_listener
 from agl_core.runner import Hook
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
-from agl_core.types import PromptTemplate, ProxyLLM
+from agl_core.types import NamedResources, PromptTemplate, ProxyLLM
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
@@ -234,6 +235,33 @@ def test_a_run_in_which_nothing_succeeded_is_a_failure(tasks: list[Any], message
     run.fit(divide)
     tasks[:] = []
     run.fit(divide)
+
+
+def test_failures_are_those_of_this_run_by_the_clock_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ahead = SimpleNamespace(time=lambda: time.time() + 3600)
+    monkeypatch.setattr("agl_core.trainer._trainer.time", ahead)
+
+    @rollout
+    def divide(task: Any, prompt_template: PromptTemplate) -> float:
+        return 1 / task
+
+    for run in (trainer().dev, trainer(algorithm="baseline").fit):
+        with pytest.raises(RunFailedError, match=r"^2 of 2 failed"):
+            run(divide, [0, 0])
+
+
+def test_a_comparison_in_which_nothing_succeeded_is_a_failure() -> None:
+    @rollout
+    def divide(task: Any, prompt_template: PromptTemplate) -> float:
+        return len(prompt_template.template) / task
+
+    run = trainer()
+    other: NamedResources = {"prompt": PromptTemplate(template="{task}", engine="f-string")}
+    with pytest.raises(RunFailedError, match=r"^2 of 2 failed: ZeroDivisionError"):
+        run.compare(divide, [0, 0], before=None, after=other)
+    assert run.compare(divide, [0, 1], before=None, after=other).before.statuses()["failed"] == 1
 
 
 def test_the_first_failure_of_a_task_group_ends_the_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -115,3 +115,9 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 def test_a_task_has_the_digest_of_what_is_stored() -> None:
     task = {1: Decimal("0.5"), "at": np.array([1.0])}
     assert task_digest(task) == task_digest({"1": 0.5, "at": [1.0]})
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_has_one_order_in_every_process(kind: Any) -> None:
+    words = [f"word {number}" for number in range(50)]
+    assert as_json_value({"tags": kind(words)}, "input") == {"tags": sorted(words, key=repr)}

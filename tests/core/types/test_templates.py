@@ -53,8 +53,9 @@ def test_fields_that_are_filled():
     assert filled == "2 't' 3.14 **t*** task! {}".replace("**t***", f"{'t':*^6}")
     with pytest.raises(KeyError):
         fill("{missing}")
-    with pytest.raises(ValueError):
-        fill("{")
+    for malformed in ("{", "{}", "{y[a]}"):
+        with pytest.raises(InvalidArgumentError, match="the template cannot be filled: "):
+            fill(malformed, y="text")
 
 
 def test_secrets_are_out_of_reach(monkeypatch: pytest.MonkeyPatch):

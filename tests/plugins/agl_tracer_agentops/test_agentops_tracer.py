@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import agentops
@@ -234,6 +237,29 @@ async def test_the_applications_own_setup_is_respected(monkeypatch: pytest.Monke
     spans = await traced(lambda: emit_message("x"), agentops_managed=False)
     assert "agentlightning.message" in {span.name for span in spans}
     assert sdk_tracer.initialized
+
+
+def test_workers_that_are_set_up_at_once_are_torn_down_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    both = threading.Barrier(2)
+    users: list[object] = []
+
+    @contextmanager
+    def sdk(*_: Any) -> Iterator[Any]:
+        both.wait(10)
+        users.append(sdk)
+        yield
+        users.pop()
+
+    monkeypatch.setattr("agl_tracer_agentops.tracer.local_sdk", sdk)
+    tracer = AgentOpsTracer(instrument_managed=False)
+    tracer.init()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(tracer.init_worker, range(2)))
+    left: list[int] = []
+    for worker_id in range(2):
+        tracer.teardown_worker(worker_id)
+        left.append(len(users))
+    assert left == [1, 0]
 
 
 async def test_libraries_can_be_left_alone(models, client):

@@ -6,7 +6,11 @@ import asyncio
 import dataclasses
 import io
 import json
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -303,6 +307,29 @@ async def test_published_objects_stay_local_and_reads_of_the_service_raise(model
     await traced(work)
     assert published and published[0]
     assert weave_client_context.get_weave_client() is None
+
+
+def test_workers_that_are_set_up_at_once_are_torn_down_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    both = threading.Barrier(2)
+    users: list[object] = []
+
+    @contextmanager
+    def sdk(*_: Any) -> Iterator[Any]:
+        both.wait(10)
+        users.append(sdk)
+        yield
+        users.pop()
+
+    monkeypatch.setattr("agl_tracer_weave.tracer.local_client", sdk)
+    tracer = WeaveTracer(instrument_managed=False)
+    tracer.init()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(tracer.init_worker, range(2)))
+    left: list[int] = []
+    for worker_id in range(2):
+        tracer.teardown_worker(worker_id)
+        left.append(len(users))
+    assert left == [1, 0]
 
 
 async def test_libraries_can_be_left_alone(models, client):

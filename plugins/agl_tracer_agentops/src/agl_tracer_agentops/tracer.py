@@ -31,9 +31,11 @@ class AgentOpsTracer(OtelTracer):
     """Records an agent with AgentOps' instrumentation, and sends the spans only to the store.
 
     Model clients and agent frameworks that AgentOps knows are instrumented when they are imported,
-    from the first ``init_worker`` to the last ``teardown_worker``, which restores them. Spans of
-    model calls have ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content``
-    if the server returned them. Every trace has one root span, ``<name>.session``.
+    from the first ``init_worker`` to the last ``teardown_worker``, which restores them.
+    ``init_worker`` raises a :class:`~agl_core.errors.TracerError` if ``agentops_managed`` is set,
+    but the application has called ``agentops.init()``. Spans of model calls have
+    ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content`` if the server returned
+    them. Every trace has one root span, ``<name>.session``.
 
     Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
@@ -52,29 +54,15 @@ class AgentOpsTracer(OtelTracer):
             return None
         return AgentOpsCallWriter(self._recorded_clients())
 
-    def init_worker(
-        self, worker_id: int, store: LightningStore | None = None, *args: Any, **kwargs: Any
-    ) -> None:
-        """See :meth:`OtelTracer.init_worker`.
-
-        Raises:
-            TracerError: ``agentops_managed`` is set, but the application called
-                ``agentops.init()``.
-        """
-        super().init_worker(worker_id, store, *args, **kwargs)
-        try:
-            with ExitStack() as stack:
-                provider = get_tracer_provider(inspect=False)
-                if self._config.agentops_managed:
-                    stack.enter_context(local_sdk(provider))
-                if self._config.instrument_managed:
-                    self._reports.append(stack.enter_context(instrumented_on_import(provider)))
-                    stack.callback(self._reports.pop)
-                # These are released before the resources of the base class.
-                self._workers[-1].push(stack.pop_all())
-        except BaseException:
-            super().teardown_worker(worker_id)
-            raise
+    def _set_up(self, stack: ExitStack) -> None:
+        super()._set_up(stack)
+        provider = get_tracer_provider(inspect=False)
+        if self._config.agentops_managed:
+            stack.enter_context(local_sdk(provider))
+        if self._config.instrument_managed:
+            report = stack.enter_context(instrumented_on_import(provider))
+            self._reports.append(report)
+            stack.callback(self._reports.remove, report)
 
     def libraries(self) -> InstrumentationReport:
         """Return which libraries are instrumented so far, and which failed."""

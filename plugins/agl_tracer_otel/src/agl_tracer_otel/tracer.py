@@ -107,19 +107,24 @@ class OtelTracer(Tracer):
         """
         super().init_worker(worker_id, store, *args, **kwargs)
         with ExitStack() as stack:
-            processor = span_processor()
-            provider = attach_span_processor(processor, TraceIdGenerator(), processor.wants)
-            self._otel_tracer = get_tracer()
-            self._export_loop = stack.enter_context(shared_export_loop())
-            if self._config.follow_threads:
-                stack.enter_context(traces_follow_threads())
-            recorded = self._calls.clients if self._calls else frozenset[str]()
-            if recorded:
-                stack.enter_context(record_model_calls())
-            self.instrumentation = stack.enter_context(
-                instrumented(self._config.instrument, provider, recorded)
-            )
+            self._set_up(stack)
+            # One entry, because workers of other threads are set up and torn down meanwhile.
             self._workers.append(stack.pop_all())
+
+    def _set_up(self, stack: ExitStack) -> None:
+        """Enter the resources of one worker; they are released in the opposite order."""
+        processor = span_processor()
+        provider = attach_span_processor(processor, TraceIdGenerator(), processor.wants)
+        self._otel_tracer = get_tracer()
+        self._export_loop = stack.enter_context(shared_export_loop())
+        if self._config.follow_threads:
+            stack.enter_context(traces_follow_threads())
+        recorded = self._calls.clients if self._calls else frozenset[str]()
+        if recorded:
+            stack.enter_context(record_model_calls())
+        self.instrumentation = stack.enter_context(
+            instrumented(self._config.instrument, provider, recorded)
+        )
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
         super().teardown_worker(worker_id, *args, **kwargs)

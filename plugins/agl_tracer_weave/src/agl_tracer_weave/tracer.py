@@ -28,7 +28,8 @@ class WeaveTracer(OtelTracer):
     From the first ``init_worker`` to the last ``teardown_worker`` Weave uses a local client:
     ``@weave.op`` functions are traced, and so are the libraries that Weave patches when they are
     imported. The last ``teardown_worker`` undoes the patches. An agent must not call
-    ``weave.init()``. Every trace has one root span, a call with the trace's name.
+    ``weave.init()``, and ``init_worker`` raises a :class:`~agl_core.errors.TracerError` if the
+    application has called it. Every trace has one root span, a call with the trace's name.
 
     Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
 
@@ -46,27 +47,12 @@ class WeaveTracer(OtelTracer):
     def _call_writer(self) -> None:
         """Return None: Weave's integrations record model calls."""
 
-    def init_worker(
-        self, worker_id: int, store: LightningStore | None = None, *args: Any, **kwargs: Any
-    ) -> None:
-        """See :meth:`OtelTracer.init_worker`.
-
-        Raises:
-            TracerError: The application has called ``weave.init()``.
-        """
-        super().init_worker(worker_id, store, *args, **kwargs)
-        try:
-            with ExitStack() as stack:
-                client = stack.enter_context(
-                    local_client(self._project, get_tracer(), self._config.weave_user_settings)
-                )
-                if self._config.instrument_managed:
-                    stack.enter_context(patched_on_import())
-                # These are released before the resources of the base class.
-                self._workers[-1].push(stack.pop_all())
-        except BaseException:
-            super().teardown_worker(worker_id)
-            raise
+    def _set_up(self, stack: ExitStack) -> None:
+        super()._set_up(stack)
+        settings = self._config.weave_user_settings
+        client = stack.enter_context(local_client(self._project, get_tracer(), settings))
+        if self._config.instrument_managed:
+            stack.enter_context(patched_on_import())
         self._client = client
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:

@@ -20,7 +20,7 @@ from agl_cli_kit import main
 from agl_core.errors import ConfigError
 from agl_core.plugins import reset_registry
 from agl_serving import TokenVerifier
-from agl_store_http.cli.store import store
+from agl_store_http.cli.store import shown_settings, store
 
 SECRET = "a secret of more than sixteen characters"
 
@@ -145,6 +145,25 @@ def test_options_reach_the_backend(run):
     assert found
     with urllib.request.urlopen(f"{found[1]}/v1/agl/statistics", timeout=10) as answer:
         assert b'"eviction_threshold_bytes":123456789' in answer.read()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (5, 5),
+        ("postgresql://db.example:5432/agl", "postgresql://db.example:5432/agl"),
+        ("postgresql://agl:secret@db/agl?password=secret", "postgresql://db/agl"),
+        ("mongodb+srv://agl:secret@a.example,b.example", "mongodb+srv://a.example,b.example"),
+        ("postgresql://agl:se@secret@db/agl", "…"),
+        ("postgresql://agl:secret/secret@db/agl", "…"),
+        ("postgresql://agl:secret?secret@db/agl", "…"),
+        ("host=db user=agl password=secret", "…"),
+        ("secret", "…"),
+    ],
+)
+def test_no_password_is_shown(value, shown):
+    spec = {"type": "postgres", "uri": value, "path": "runs.db"}
+    assert shown_settings(spec) == {"uri": shown, "path": "runs.db"}
 
 
 def test_tokens_are_minted():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from agl_serving import PythonServerLauncher
     from agl_store_http.server.app import StoreApp, StoreAppOptions
 
-__all__ = ["store"]
+__all__ = ["shown_settings", "store"]
 
 logger = logging.getLogger(__name__)
+
+_ADDRESS: Final = re.compile(
+    r"([a-z][a-z+.-]*://)(?:[^@/?#]*@)?([\w.,:\[\]-]+(?:/[\w.-]*)?)(?:\?[^@]*)?"
+)
+"""The parts of an address that may be shown. A text that has ``@`` elsewhere does not match: it may
+be in a password."""
 
 _SECRET = click.option(
     "--auth-token",
@@ -167,14 +173,25 @@ def _serve(
         ),
         factory=True,
     )
-    # A URL may hold a password.
-    where = {
-        key: re.sub(r"://[^/@]*@", "://", str(value))
-        for key, value in spec.items()
-        if key != "type"
-    }
+    where = shown_settings(spec)
     lost = "; nothing in it survives" if spec["type"] == "memory" else ""
     run_in_new_loop(partial(_run, launcher, f"{spec['type']} {where or ''}".strip(), lost, apps))
+
+
+def shown_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a backend as the log may show them.
+
+    A text may be a password or hold one, in several forms. So only paths are shown, and of
+    addresses the host and the database.
+    """
+    return {key: _shown(key, value) for key, value in spec.items() if key != "type"}
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key == "path" or isinstance(value, int | float):
+        return value
+    address = _ADDRESS.fullmatch(str(value))
+    return "…" if address is None else address[1] + address[2]
 
 
 def make_app(spec: Mapping[str, Any], options: StoreAppOptions, n_workers: int) -> StoreApp:

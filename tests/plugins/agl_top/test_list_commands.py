@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from agl_cli_kit import main
 from agl_core.store import LightningStore
 from agl_store_sqlite import SqliteLightningStore
+from agl_top import listing
 from agl_top.clock import StoreClock
 
 
@@ -143,6 +146,47 @@ def test_a_store_that_is_missing_is_said_and_not_made(agl, tmp_path):
     assert done.returncode == 2
     assert "there is no store none.db" in done.stderr
     assert not (tmp_path / "none.db").exists()
+
+
+def test_watching_in_a_pipe_finds_changes_beyond_a_screen_of_items(filled, monkeypatch, capsys):
+    newest: list[str] = []
+
+    async def enqueue(store: LightningStore, count: int) -> None:
+        newest.extend([(await store.enqueue_rollout(n)).rollout_id for n in range(count)])
+
+    async def watch(store: LightningStore, show: Callable[[], Awaitable[object]], _: float) -> None:
+        await show()
+        await enqueue(store, 30)  # more than a list has
+        await show()
+        await store.update_rollout(filled.queued, status="cancelled")
+        await show()
+
+    monkeypatch.setattr(listing, "watch", watch)
+    options = ["--status", "queuing", "--status", "cancelled", "--watch", "--json"]
+    assert main(["rollouts", *filled.options, *options]) == 0
+    told = capsys.readouterr()
+    items = [json.loads(line) for line in told.out.splitlines()]
+    assert [each["rollout_id"] for each in items] == [filled.queued, *newest[::-1], filled.queued]
+    assert told.err == ""
+
+
+def test_watching_fewer_than_there_are_says_so_once_and_tells_nothing_twice(
+    filled, monkeypatch, capsys
+):
+    async def watch(store: LightningStore, show: Callable[[], Awaitable[object]], _: float) -> None:
+        await show()
+        newer = await store.enqueue_rollout("newer")
+        for _ in range(2):
+            await show()
+        await store.update_rollout(newer.rollout_id, status="cancelled")
+        await show()
+
+    monkeypatch.setattr(listing, "watch", watch)
+    options = ["--status", "queuing", "--limit", "1", "--watch"]
+    assert main(["rollouts", *filled.options, *options]) == 0
+    told = capsys.readouterr()
+    assert [line.split()[-1] for line in told.out.splitlines()] == ["waits", "newer"]
+    assert told.err == "agl: only the first 1 are watched: raise --limit\n"
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -21,6 +21,10 @@ from agl_top.watching import watch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SHOWN = 20
+"""Items that a person looks at."""
+_STREAMED = 1000
+"""Items in which changes are found for a pipe; the store reads them in some milliseconds."""
 _SECONDS = 2.0
 """Between two reads: a person does not see changes sooner."""
 
@@ -37,8 +41,14 @@ class Listing:
     total: int | None
     """Number of matches; None if there are more than ``rows``, which are not counted."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are more matches than rows."""
+        return self.total is None or self.total > len(self.rows)
 
-Read = Callable[[LightningStore], Awaitable[Listing]]
+
+Read = Callable[[LightningStore, int], Awaitable[Listing]]
+"""Reads a list of at most so many items."""
 
 
 def list_options(command: F) -> F:
@@ -47,9 +57,7 @@ def list_options(command: F) -> F:
         click.option(
             "--limit",
             type=click.IntRange(1),
-            default=20,
-            show_default=True,
-            help="Longest list.",
+            help=f"Longest list; by default {_SHOWN}, and {_STREAMED} watched in a pipe.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
@@ -65,24 +73,26 @@ def list_options(command: F) -> F:
     return command
 
 
-def show(store: LightningStore, read: Read, *, as_json: bool, watches: bool) -> int:
+def show(
+    store: LightningStore, read: Read, limit: int | None, *, as_json: bool, watches: bool
+) -> int:
     """Print what ``read`` returns; return the exit code."""
     try:
         if not watches:
-            _print(asyncio.run(_once(store, read)), as_json)
+            _print(asyncio.run(_once(store, read, limit or _SHOWN)), as_json)
         elif in_terminal() and not as_json:
-            asyncio.run(_follow(store, read))
+            asyncio.run(_follow(store, read, limit or _SHOWN))
         else:
-            asyncio.run(_stream(store, read, as_json))
+            asyncio.run(_stream(store, read, limit or _STREAMED, as_json))
     except KeyboardInterrupt:
         if not watches:
             raise
     return 0
 
 
-async def _once(store: LightningStore, read: Read) -> Listing:
+async def _once(store: LightningStore, read: Read, limit: int) -> Listing:
     try:
-        return await read(store)
+        return await read(store, limit)
     finally:
         await store.close()
 
@@ -98,12 +108,12 @@ def _print(found: Listing, as_json: bool) -> None:
         click.echo(f"{left} more: raise --limit", err=True)
 
 
-async def _follow(store: LightningStore, read: Read) -> None:
+async def _follow(store: LightningStore, read: Read, limit: int) -> None:
     """Redraw the list in a terminal."""
 
     async def draw() -> None:
         try:
-            found = await read(store)
+            found = await read(store, limit)
         except AglError as error:  # a server that is away may return
             live.update(Text(f"{error_message(error)}; trying again"), refresh=True)
             return
@@ -118,27 +128,31 @@ async def _follow(store: LightningStore, read: Read) -> None:
         await store.close()
 
 
-async def _stream(store: LightningStore, read: Read, as_json: bool) -> None:
+async def _stream(store: LightningStore, read: Read, limit: int, as_json: bool) -> None:
     """Print each item that is new or has changed, one per line."""
-    known: dict[str, str] = {}
+    known: dict[str, int] = {}
+    """Hashes of the items told so far, also of those that have left the list: one may return."""
     problem = ""
+    is_cut = False
 
     async def tell() -> None:
-        nonlocal known, problem
+        nonlocal problem, is_cut
         try:
-            found = await read(store)
+            found = await read(store, limit)
         except AglError as error:
             if problem != (problem := error_message(error)):
                 click.echo(f"agl: {problem}; trying again", err=True)
             return
         problem = ""
-        now: dict[str, str] = {}
+        if found.is_cut and not is_cut:
+            click.echo(f"agl: only the first {limit} are watched: raise --limit", err=True)
+        is_cut = found.is_cut
         for row, item in zip(found.rows, found.items, strict=True):
             key = str(item[found.key])
-            now[key] = json.dumps(item, default=str)
-            if now[key] != known.get(key):
-                click.echo(now[key] if as_json else "  ".join(row))
-        known = now
+            text = json.dumps(item, default=str)
+            if known.get(key) != hash(text):
+                known[key] = hash(text)
+                click.echo(text if as_json else "  ".join(row))
 
     try:
         await watch(store, tell, _SECONDS)

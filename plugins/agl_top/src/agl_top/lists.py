@@ -77,7 +77,7 @@ def rollouts(
     modes: tuple[RolloutMode, ...],
     contains: str | None,
     sort: str | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
     watches: bool,
 ) -> int:
@@ -87,7 +87,7 @@ def rollouts(
     """
     rewards, clock = Rewards(), StoreClock()
 
-    async def read(store: LightningStore) -> Listing:
+    async def read(store: LightningStore, limit: int) -> Listing:
         page = await store.query_rollouts(
             status_in=list(statuses) or None,
             **({"mode_in": list(modes)} if modes else {}),
@@ -106,7 +106,7 @@ def rollouts(
         )
 
     return show(
-        open_store(backend, path, url, reading=True), read, as_json=as_json, watches=watches
+        open_store(backend, path, url, reading=True), read, limit, as_json=as_json, watches=watches
     )
 
 
@@ -121,7 +121,7 @@ def attempts(
     path: str | None,
     url: str | None,
     statuses: tuple[AttemptStatus, ...],
-    limit: int,
+    limit: int | None,
     as_json: bool,
     watches: bool,
 ) -> int:
@@ -131,7 +131,7 @@ def attempts(
     def wanted(attempt: Attempt) -> bool:
         return not statuses or attempt.status in statuses
 
-    async def read(store: LightningStore) -> Listing:
+    async def read(store: LightningStore, limit: int) -> Listing:
         if rollout is not None:
             if await store.get_rollout_by_id(rollout) is None:
                 raise RolloutNotFoundError(rollout)
@@ -149,7 +149,7 @@ def attempts(
         )
 
     return show(
-        open_store(backend, path, url, reading=True), read, as_json=as_json, watches=watches
+        open_store(backend, path, url, reading=True), read, limit, as_json=as_json, watches=watches
     )
 
 
@@ -195,14 +195,14 @@ def workers(
     statuses: tuple[WorkerStatus, ...],
     contains: str | None,
     sort: str | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
     watches: bool,
 ) -> int:
     """List workers: status, last heartbeat, load and what each works on."""
     clock = StoreClock()
 
-    async def read(store: LightningStore) -> Listing:
+    async def read(store: LightningStore, limit: int) -> Listing:
         page = await store.query_workers(
             worker_id_contains=contains,
             # The store does not know which are silent, so their status is not for it to compare.
@@ -222,7 +222,7 @@ def workers(
         )
 
     return show(
-        open_store(backend, path, url, reading=True), read, as_json=as_json, watches=watches
+        open_store(backend, path, url, reading=True), read, limit, as_json=as_json, watches=watches
     )
 
 
@@ -251,7 +251,7 @@ def resources(
     url: str | None,
     contains: str | None,
     sort: str | None,
-    limit: int,
+    limit: int | None,
     as_json: bool,
     watches: bool,
 ) -> int:
@@ -261,7 +261,7 @@ def resources(
         return _show_one(store, resources_id)
     clock = StoreClock()
 
-    async def read(store: LightningStore) -> Listing:
+    async def read(store: LightningStore, limit: int) -> Listing:
         page = await store.query_resources(
             resources_id_contains=contains, limit=limit, **_order(sort, "-update_time")
         )
@@ -274,7 +274,7 @@ def resources(
             page.total,
         )
 
-    return show(store, read, as_json=as_json, watches=watches)
+    return show(store, read, limit, as_json=as_json, watches=watches)
 
 
 def _resources_row(snapshot: ResourcesUpdate, now: float) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from agl_core.types import ResourcesUpdate
 
-__all__ = ["MASK", "masked", "masked_snapshots"]
+__all__ = ["MASK", "has_mask", "masked", "masked_snapshots"]
 
 MASK: Final = "***"
 _KEY: Final = "api_key"
@@ -24,6 +24,16 @@ def masked(value: Any) -> Any:
         key: MASK if key == _KEY and item is not None else masked(item)
         for key, item in fields.items()
     }
+
+
+def has_mask(value: Any) -> bool:
+    """Return whether JSON values hold a mask in the place of an API key."""
+    if isinstance(value, list):
+        return any(map(has_mask, cast("list[Any]", value)))
+    if not isinstance(value, dict):
+        return False
+    fields = cast("dict[str, Any]", value)
+    return fields.get(_KEY) == MASK or any(map(has_mask, fields.values()))
 
 
 def masked_snapshots(snapshots: Iterable[ResourcesUpdate]) -> list[ResourcesUpdate]:

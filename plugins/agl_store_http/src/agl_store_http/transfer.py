@@ -24,7 +24,8 @@ from agl_core.errors import (
 )
 from agl_core.store import LightningStore, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
-from agl_store_http.secrets import masked
+from agl_store_http.client.client import LightningStoreClient
+from agl_store_http.secrets import MASK, has_mask, masked
 from agl_store_kit import Record, RecordKind, Restorable
 
 __all__ = [
@@ -58,9 +59,18 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
     Args:
         store: The store.
         keys: Keep the API keys in resources; else they are masked.
+
+    Raises:
+        ConfigError: The keys are to be kept, and the server of the store does not show them.
     """
+    is_remote = isinstance(store, LightningStoreClient)
     async for snapshot in _pages(store.query_resources):
         json = _json(snapshot)
+        if keys and is_remote and has_mask(from_json(json)):
+            raise ConfigError(
+                f"the server shows the API keys of {snapshot.resources_id} as {MASK}: use a token "
+                "of scope algorithm or admin, or copy the store's file"
+            )
         yield Record("resources", json if keys else to_json(masked(from_json(json))))
     async for worker in _pages(store.query_workers):
         yield Record("worker", _json(worker))
@@ -149,7 +159,8 @@ async def copy_records(
         How many records of each kind the source has, and under ``new`` how many were copied now.
 
     Raises:
-        ConfigError: The target cannot hold records under their ids.
+        ConfigError: The target cannot hold records under their ids, or the source does not show
+            its API keys.
         InvalidArgumentError: A record is malformed.
     """
     if not isinstance(target, Restorable):

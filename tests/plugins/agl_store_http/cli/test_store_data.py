@@ -25,11 +25,14 @@ from agl_cli_kit import main
 from agl_core.errors import MissingDependencyError
 from agl_core.store import LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
+from agl_serving import mint_token
 from agl_store_http import LightningStoreServer
 from agl_store_http.transfer import export_records, import_records, read_records, writing
 from agl_store_memory import InMemoryLightningStore
 
 sqlite = pytest.importorskip("agl_store_sqlite")
+
+SECRET = "a secret of more than sixteen characters"
 
 
 def open_file(path: Path) -> Any:
@@ -131,6 +134,29 @@ def test_a_copy_keeps_keys_and_an_export_masks_them(tmp_path, monkeypatch, capsy
     assert "sk-secret" not in (tmp_path / "all.jsonl").read_text()
     assert '"api_key":"***"' in (tmp_path / "all.jsonl").read_text()
     assert "sk-secret" in (tmp_path / "keys.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", [["copy", "URL", "two.db"], ["export", "x.jsonl", "--with-keys", "--url", "URL"]]
+)
+def test_keys_that_a_token_does_not_see_are_not_copied_as_masks(
+    tmp_path, monkeypatch, capsys, command
+):
+    monkeypatch.chdir(tmp_path)
+    store = InMemoryLightningStore()
+    model = LLM(endpoint="http://x", model="m", api_key="sk-secret")
+    asyncio.run(store.add_resources({"m": model}))
+    server = LightningStoreServer(store, port=0, auth_token=SECRET)
+    asyncio.run(server.start())
+    try:
+        arguments = [server.endpoint if each == "URL" else each for each in command]
+        monkeypatch.setenv("AGL_AUTH_TOKEN", mint_token(SECRET, "read", lifetime=60))
+        assert main(["store", *arguments]) == 2
+        assert "use a token of scope algorithm" in capsys.readouterr().err
+        monkeypatch.setenv("AGL_AUTH_TOKEN", SECRET)
+        assert main(["store", *arguments]) == 0
+    finally:
+        asyncio.run(server.stop())
 
 
 def test_an_export_follows_no_link(filled):

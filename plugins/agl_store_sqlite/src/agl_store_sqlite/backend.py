@@ -265,9 +265,7 @@ class SqliteBackend(StorageBackend):
         return self.database.look(lambda db: queries.get_worker(db, worker_id))
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
-        quick = query.conditions.keys() <= {"status_in", "rollout_id_in"}
-        quick = quick and len(query.rollout_id_in or ()) <= _FEW
-        if quick and 0 <= query.limit <= _FEW and query.sort_by not in ("reward", "duration"):
+        if _is_quick(query):
             return self.database.look(lambda db: queries.find_rollouts(db, query))
         return await self.database.read(lambda db: queries.find_rollouts(db, query))
 
@@ -310,6 +308,18 @@ class SqliteBackend(StorageBackend):
 
 
 # -- helpers ---------------------------------------------------------------------------------------
+
+
+def _is_quick(query: RolloutQuery) -> bool:
+    """Whether indexes lead to a few rows, so that none are sorted or passed over."""
+    filters = query.conditions.keys()
+    if query.limit not in range(_FEW + 1) or not filters <= {"status_in", "rollout_id_in"}:
+        return False
+    if query.rollout_id_in is not None:
+        return query.filter_logic == "and" and len(query.rollout_id_in) <= _FEW
+    newest_first = query.sort_by == "start_time" and query.sort_order == "desc"
+    ordered = newest_first or (not filters and query.sort_by in (None, "start_time"))
+    return ordered and query.offset <= _FEW
 
 
 def _changed(state: RolloutState, change: Change) -> RolloutRecord:

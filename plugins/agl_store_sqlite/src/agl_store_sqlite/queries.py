@@ -196,16 +196,20 @@ def _hinted(connection: sqlite3.Connection, query: RolloutQuery) -> _Where:
     """Return the WHERE clause of a query of rollouts, with the indexes not to use marked by ``+``.
 
     Without statistics SQLite takes an index of the filter and sorts all that match. An index in
-    the order of the page is faster if it holds the mode, and if many rollouts have the status
+    the order of the page is faster if it holds the mode, and if many rollouts have the status. It
+    also takes that of one status before that of many ids, each of which has one rollout
     (https://www.sqlite.org/optoverview.html#disqualifying_where_clause_terms_using_unary_).
     """
     where = _where(query, "r.")
     if query.filter_logic != "and":
         return where
     sql, by_figure = where.sql, query.sort_by in ("reward", "duration")
-    if by_figure or query.status_in is not None:
+    by_id = query.rollout_id_in is not None
+    if by_id or by_figure or query.status_in is not None:
         sql = sql.replace("r.mode IN", "+r.mode IN")
-    if by_figure and query.status_in is not None:
+    if by_id:
+        sql = sql.replace("r.status IN", "+r.status IN")
+    elif by_figure and query.status_in is not None:
         matching = _count_by_status(connection, query.status_in)
         if matching * _COMMON > _count_by_status(connection, None):
             sql = sql.replace("r.status IN", "+r.status IN")

@@ -73,7 +73,8 @@ def is_recording() -> bool:
 def recording(*backends: Metrics) -> Generator[None]:
     """Make backends active in this process for a ``with`` block, and close them at its end.
 
-    Backends that are active already stay so. A forked child starts without active backends.
+    Backends that are active already stay so. A forked child starts without active backends. A
+    backend that fails to close is logged.
     """
     with _lock:
         added = [backend for backend in backends if backend not in _active]
@@ -91,7 +92,10 @@ def recording(*backends: Metrics) -> Generator[None]:
         with _lock:
             _switch(tuple(backend for backend in _active if backend not in added))
         for backend in added:
-            backend.close()
+            try:
+                backend.close()
+            except Exception:  # what it measured is no reason to fail
+                logger.exception("%s failed to close", type(backend).__name__)
 
 
 def _switch(active: tuple[Metrics, ...]) -> None:

@@ -83,6 +83,19 @@ def test_a_backend_that_fails_is_logged_once_and_disturbs_nothing(caplog):
     assert logged.exc_info
 
 
+def test_a_backend_that_fails_to_close_is_logged_and_the_others_are_closed(caplog):
+    class Broken(Held):
+        def close(self):
+            raise OSError("disk full")
+
+    held = Held()
+    with recording(Broken(), held):
+        record(CALLS, 1, "OK")
+    assert held.closed == 1
+    assert "Broken failed to close" in caplog.text
+    assert "disk full" in caplog.text
+
+
 def note(recorder: Recorder, value: float) -> None:
     assert recorder.record is not None
     recorder.record(value)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from agl_core.errors import ConfigError
-from agl_core.metrics import Metric
+from agl_core.metrics import Instrument, Metric, Metrics
 from agl_core.plugins import build_component
 from agl_metrics_console import ConsoleMetrics, MultiMetrics
 from agl_testing import MetricsSuite
@@ -92,6 +92,27 @@ def test_several_backends_get_every_value(caplog):
     metrics.record(LEVEL, 4)
     metrics.close()
     assert lines(caplog) == ["test.level 4"] * 2
+
+
+def test_a_backend_that_fails_stops_no_other(caplog):
+    class Broken(Metrics):
+        def instrument(self, metric: Metric) -> Instrument:
+            def fail(value: float, labels: tuple[str, ...]) -> None:
+                raise OSError("disk full")
+
+            return fail
+
+        def close(self) -> None:
+            raise OSError("still full")
+
+    caplog.set_level(logging.INFO)
+    metrics = MultiMetrics([Broken(), ConsoleMetrics()])
+    metrics.record(LEVEL, 3)
+    metrics.record(LEVEL, 4)
+    with pytest.raises(OSError, match="still full"):
+        metrics.close()
+    assert lines(caplog) == ["test.level 4"]
+    assert caplog.text.count("Broken failed to record test.level") == 1
 
 
 def test_several_are_at_least_one():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from pydantic import Field
@@ -11,6 +13,8 @@ from agl_core.metrics import Instrument, Metric, Metrics, build_tracker
 from agl_core.plugins import ComponentConfig, configured_by
 
 __all__ = ["MultiConfig", "MultiMetrics"]
+
+logger = logging.getLogger(__name__)
 
 
 class MultiConfig(ComponentConfig):
@@ -21,7 +25,7 @@ class MultiConfig(ComponentConfig):
 
 
 class MultiMetrics(Metrics):
-    """Passes every value to several backends."""
+    """Passes every value to several backends; the failure of one is logged and stops no other."""
 
     counts_histograms = True  # they do
 
@@ -29,11 +33,19 @@ class MultiMetrics(Metrics):
     def __init__(self, config: MultiConfig) -> None:
         super().__init__()
         self.backends = build_tracker(config.metrics)
+        self._failed: set[int] = set()
+        """Places of the backends whose failure was logged."""
 
     def instrument(self, metric: Metric) -> Instrument:
         def record_all(value: float, labels: tuple[str, ...]) -> None:
-            for backend in self.backends:
-                backend.record(metric, value, labels)
+            for place, backend in enumerate(self.backends):
+                try:
+                    backend.record(metric, value, labels)
+                except Exception:
+                    if place not in self._failed:
+                        self._failed.add(place)
+                        name = type(backend).__name__
+                        logger.exception("%s failed to record %s", name, metric.name)
 
         return record_all
 
@@ -41,5 +53,6 @@ class MultiMetrics(Metrics):
         return [listener for backend in self.backends for listener in backend.listeners()]
 
     def close(self) -> None:
-        for backend in self.backends:
-            backend.close()
+        with ExitStack() as closing:  # closes all, even if one fails
+            for backend in reversed(self.backends):
+                closing.callback(backend.close)

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -16,6 +18,7 @@ from agl_core.types import AttemptedRollout
 from agl_store_postgres import PostgresLightningStore
 from agl_store_postgres.claims import give_back
 from agl_store_postgres.pool import Connection, Pool
+from agl_store_postgres.session import Session
 from agl_testing import FaultyRelay
 from agl_testing.database import DatabaseFaultSuite, Writers
 from agl_testing.samples import span_of
@@ -122,6 +125,21 @@ async def test_a_silent_server_is_an_error_in_time(own_server):
         relay.flow()
         assert (await store.enqueue_rollout("y")).status == "queuing"
         await store.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such timeout")
+async def test_a_server_whose_machine_vanishes_is_given_up_after_half_a_minute(own_server):
+    store = own_server.connect(port=own_server.port)
+
+    async def timeout(session: Session) -> int:
+        connection = await session.pool.connect(store._config.uri, 10)
+        with socket.socket(fileno=os.dup(connection.fileno())) as copy:
+            seconds = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+        await connection.close()
+        return int(seconds)
+
+    assert await store._postgres.session.call(timeout) == 30
+    await store.close()
 
 
 # -- the disk --------------------------------------------------------------------------------------

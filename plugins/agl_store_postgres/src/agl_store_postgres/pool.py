@@ -42,6 +42,9 @@ _DEFAULTS: Final = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    # No keepalives are sent while a statement waits to be acknowledged; there Linux gives up after
+    # 15 minutes. In milliseconds.
+    "tcp_user_timeout": "30000",
 }
 
 

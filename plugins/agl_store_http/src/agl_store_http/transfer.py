@@ -134,11 +134,13 @@ async def import_records(store: LightningStore, records: Iterable[Record]) -> in
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
     batch: list[Record] = []
+    size = 0
     for record in records:
         batch.append(record)
-        if len(batch) == _BATCH:
+        size += len(record.json)
+        if len(batch) == _BATCH or size > _BATCH_BYTES:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 
@@ -231,7 +233,13 @@ class _Replay:
     async def finish(self) -> None:
         """Write the final status of the rollout that was imported last."""
         source = self._source
-        if source is not None and self._attempts:
+        if source is not None and source.status in FINISHED_STATUSES and not self._attempts:
+            # It was cancelled while it was queued.
+            queued = await self._store.enqueue_rollout(
+                source.input, source.mode, source.resources_id, source.config, source.metadata
+            )
+            await self._store.update_rollout(queued.rollout_id, status=source.status)
+        elif source is not None and self._attempts:
             if self._spans:
                 await self._store.add_encoded_spans([encode_span(span) for span in self._spans])
             for attempt_id, was in self._attempts.values():

@@ -303,6 +303,37 @@ async def test_an_export_goes_on_without_spans_that_were_evicted(caplog):
     assert "without their spans" in caplog.text
 
 
+async def test_a_rollout_that_was_cancelled_in_the_queue_is_imported():
+    store, other = InMemoryLightningStore(), InMemoryLightningStore()
+    queued = await store.enqueue_rollout("x", "val", metadata={"n": 1})
+    await store.update_rollout(queued.rollout_id, status="cancelled")
+    records = [record async for record in export_records(store)]
+    assert await import_records(other, records) == 1
+    (rollout,) = await other.query_rollouts()
+    assert (rollout.input, rollout.mode, rollout.status) == ("x", "val", "cancelled")
+    assert rollout.metadata == {"n": 1}
+
+
+async def test_an_import_holds_no_more_records_than_a_batch_may_take(tmp_path, monkeypatch):
+    from agl_store_http import transfer
+
+    monkeypatch.setattr(transfer, "_BATCH_BYTES", 2_000)
+    store, restored = InMemoryLightningStore(), open_file(tmp_path / "restored.db")
+    for _ in range(3):
+        await store.enqueue_rollout("x" * 3_000)
+    sizes: list[int] = []
+
+    async def restore(records: Any) -> int:
+        sizes.append(len(records))
+        return len(records)
+
+    monkeypatch.setattr(restored, "restore", restore)
+    records = [record async for record in export_records(store)]
+    assert await import_records(restored, records) == 3
+    assert sizes == [1, 1, 1]
+    await restored.close()
+
+
 class Retrying(InMemoryLightningStore):
     """Begins another attempt right after each query of attempts."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import queue
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ from transformers import (
 )
 
 from agl_core.errors import LLMServerError
+from agl_server_hf import budget
 from agl_server_hf.cache import BlockCache
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
 from agl_server_hf.padded import PaddedCache
@@ -246,6 +249,32 @@ def test_memory_is_constant_over_2000_steps():
             engine.change(lambda same: (held.append(tensor_bytes()), same)[1]).result(SECONDS)
         assert places_of(engine) == places
     assert max(held[2:]) <= max(held[:2]) * 1.01
+
+
+def test_the_memory_of_a_cpu_is_used_as_the_cache_fills():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    part = torch.ones((1, 4, 64))
+    before = resident()
+    cache = BlockCache({0: (part, part)}, 2**19)
+    layer = cache._layers[0]
+    assert layer.keys.dtype == part.dtype and not layer.keys[:, ::1000].any()
+    assert layer.keys.nbytes == 2**29
+    assert resident() - before < 2**26
+
+
+def test_a_container_has_the_memory_that_it_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    limit, none = tmp_path / "memory.max", tmp_path / "unlimited"
+    limit.write_text(f"{2**20}\n")
+    none.write_text("max\n")
+    whole = budget._memory(torch.device("cpu"))
+    monkeypatch.setattr(budget, "_LIMITS", [str(tmp_path / "missing"), str(none)])
+    assert budget._memory(torch.device("cpu")) >= whole
+    monkeypatch.setattr(budget, "_LIMITS", [str(none), str(limit)])
+    assert budget._memory(torch.device("cpu")) == 2**20
 
 
 def test_a_sequence_that_never_fits_fails_and_others_go_on():

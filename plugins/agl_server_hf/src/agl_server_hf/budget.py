@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -27,6 +29,12 @@ _TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.
 is left out makes more."""
 _LAYERS: Final = {"full_attention", "sliding_attention"}
 """Kinds of layers, in Transformers' ``layer_types``, whose attention is known here."""
+
+_LIMITS: Final = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+"""Where Linux tells a container how much memory it may use: control groups of version 2 and 1."""
 
 
 def context_length(model: Any) -> int:
@@ -68,7 +76,7 @@ def fit_cache(
     size = tokens * token_bytes(layers.values()) / 2**30
     try:
         blocks = BlockCache(layers, tokens)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise LLMServerError(
             f"a key-value cache of {tokens} tokens ({size:.1f} GiB) cannot be allocated: {error}; "
             "set cache_tokens"
@@ -165,7 +173,11 @@ def _sample_logits(model: Any, cache: BlockCache, ids: torch.Tensor) -> torch.Te
 
 
 def _memory(device: torch.device) -> int:
-    """Return the bytes of memory of a device."""
+    """Return the bytes of memory of a device; for a CPU at most those of the container."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            sizes.append(int(Path(file).read_text()))
+    return min(sizes)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,7 +177,7 @@ class BlockCache(Cache):
             Layer(
                 *(
                     # Zeros: what is stored nowhere must not become a NaN that a weight of 0 keeps.
-                    part.new_zeros((part.shape[1], len(self._pool), BLOCK, part.shape[2]))
+                    _zeros(part, (part.shape[1], len(self._pool), BLOCK, part.shape[2]))
                     for part in layers[number]
                 )
             )
@@ -286,6 +287,16 @@ class BlockCache(Cache):
         for layer in self._layers:
             for part in (layer.keys, layer.values):
                 part[:, new] = part[:, old]
+
+
+def _zeros(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return zeros of this type and device; on a CPU, memory that is used as it fills."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    # PyTorch would write its zeros, and so use all of the memory at once.
+    size = math.prod(shape) * like.element_size()
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=like.dtype).view(shape)
 
 
 def _is_dense(blocks: Sequence[Block]) -> bool:

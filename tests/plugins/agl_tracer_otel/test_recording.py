@@ -14,6 +14,7 @@ import pytest
 from agl_core.emitter import emit_message, emit_reward
 from agl_core.errors import AttemptNotFoundError, StoreUnavailableError
 from agl_tracer_otel import tracer as tracer_module
+from agl_tracer_otel.exporter import ExportLoop
 from agl_tracer_otel.recording import TraceRecording
 
 
@@ -239,6 +240,37 @@ async def test_a_loop_is_never_made_to_wait_for_itself(make_desk, flaky_store):
         for index in range(100):
             desk.tracer.create_span(str(index))
     assert len(await desk.stored(rollout)) == 100
+
+
+async def test_a_full_buffer_does_not_block_the_loop_that_flushes(
+    make_desk, flaky_store, monkeypatch: pytest.MonkeyPatch
+):
+    class SlowStore(flaky_store):
+        def __init__(self) -> None:
+            super().__init__()
+            self.called, self.goes_on = asyncio.Event(), asyncio.Event()
+
+        async def add_many_spans(self, spans: Any) -> Any:
+            self.called.set()
+            await self.goes_on.wait()
+            return await super().add_many_spans(spans)
+
+    # Only the flush submits.
+    monkeypatch.setattr(ExportLoop, "start", lambda *_, **__: None)
+    store = SlowStore()
+    desk = make_desk(store, max_buffered=5, max_wait=0.1)
+    rollout = await desk.rollout()
+
+    async def busy() -> None:
+        await store.called.wait()
+        for index in range(20):
+            desk.tracer.create_span(str(index))
+        store.goes_on.set()
+
+    async with desk.trace(rollout):
+        desk.tracer.create_span("first")
+        await asyncio.gather(desk.tracer.flush(), busy())
+    assert len(await desk.stored(rollout)) == 21
 
 
 async def test_store_calls_are_not_traced(make_desk, flaky_store):

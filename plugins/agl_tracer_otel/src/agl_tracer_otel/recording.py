@@ -104,7 +104,7 @@ class TraceRecording:
         self._convert_lock = threading.Lock()
 
         self._drain_started = False
-        self._submitting = False
+        self._submitter: int | None = None  # the thread that submits
         self._submit_waiters: list[concurrent.futures.Future[None]] = []
         self._submit_lock = threading.Lock()
 
@@ -156,6 +156,8 @@ class TraceRecording:
     def _wait_for_room(self, export_loop: ExportLoop) -> None:
         if not export_loop.may_be_waited_for():
             return
+        if self._submitter == threading.get_ident():
+            return  # a flush on this thread's loop makes the room, and could not while it waits
         with self._room:
             made = self._room.wait_for(self._has_room, timeout=self._max_wait)
         if not made:
@@ -308,8 +310,8 @@ class TraceRecording:
     def _claim(self) -> concurrent.futures.Future[None] | None:
         """Become the submitter, or return a future that is done when the current one ends."""
         with self._submit_lock:
-            if not self._submitting:
-                self._submitting = True
+            if self._submitter is None:
+                self._submitter = threading.get_ident()
                 return None
             waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
             self._submit_waiters.append(waiter)
@@ -317,7 +319,7 @@ class TraceRecording:
 
     def _release(self) -> None:
         with self._submit_lock:
-            self._submitting = False
+            self._submitter = None
             waiters, self._submit_waiters = self._submit_waiters, []
         for waiter in waiters:
             if waiter.set_running_or_notify_cancel():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -19,19 +20,28 @@ from typing import Any
 def on_import(names: Iterable[str], then: Callable[[str], None]) -> Generator[None]:
     """Call ``then`` once for each of the modules ``names``, within a ``with`` block.
 
-    For modules that are already imported the call is immediate; for others it follows their
-    import, on the importing thread. After the block, Python's import system is unchanged.
+    For modules that are already imported the call is immediate, and for those that another thread
+    imports now it waits for that thread; for others it follows their import, on the importing
+    thread. After the block, Python's import system is unchanged.
     """
     finder = _Finder(set(names), then)
     sys.meta_path.insert(0, finder)
     try:
         for name in sorted(finder.waiting):
-            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", True):
-                continue  # not imported, or another thread began before the finder was installed
-            finder.arrived(name)
+            if _initializing(name):
+                # Another thread began before the finder was installed: this waits for it.
+                with suppress(Exception):  # that thread gets the error of the import
+                    import_module(name)
+            if _initializing(name) is False:  # True: this thread imports it
+                finder.arrived(name)
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+def _initializing(name: str) -> bool | None:
+    """Return whether a module is being imported; None if nothing has imported it."""
+    return getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", None)
 
 
 class _Finder(MetaPathFinder):

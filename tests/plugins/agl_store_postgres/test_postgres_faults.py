@@ -223,6 +223,24 @@ async def test_the_constructor_refuses_a_wrong_connection_string(uri):
         PostgresLightningStore(uri)
 
 
+@pytest.mark.parametrize("option", ["uri", "listen_uri"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "user:secret@host/db",
+        "postgres//user:secret@host/db",
+        "postgresql://user:secret%x@host/db",
+        "postgresql://user:port/secret@host/db",
+        "postgresql://user:a@secret@host/db",
+        "host=h password=a secret",
+    ],
+)
+async def test_a_wrong_connection_string_is_not_quoted(option, uri):
+    with pytest.raises(StoreDataError, match="percent-encoded") as raised:
+        PostgresLightningStore(**{option: uri})
+    assert "secret" not in str(raised.value)
+
+
 async def test_a_refused_value_leaves_the_store_usable(server, schema):
     store = PostgresLightningStore(server.uri, schema_name=schema)
     with pytest.raises(InvalidArgumentError, match="input"):

@@ -65,6 +65,7 @@ class PostgresBackend(StorageBackend):
 
     def __init__(self, config: PostgresConfig) -> None:
         self.address = address_of(config.uri)
+        address_of(config.listen_uri or config.uri)  # refuses a wrong one
         self._config = config
         self._current: Session | None = None
         self._inherited: list[Session] = []

@@ -46,6 +46,11 @@ _DEFAULTS: Final = {
     # 15 minutes. In milliseconds.
     "tcp_user_timeout": "30000",
 }
+# What libpq says quotes the text that it cannot read, which may be the password.
+_WRONG_URI: Final = (
+    "the PostgreSQL connection string is wrong; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+    " with special characters percent-encoded (%40 for @, %2F for /, %25 for %), or KEY=VALUE pairs"
+)
 
 
 def qualified(schema: str) -> Callable[[str], bytes]:
@@ -66,8 +71,11 @@ def address_of(uri: str) -> str:
     """
     try:
         parts = conninfo_to_dict(uri)
-    except psycopg.ProgrammingError as error:
-        raise StoreDataError(f"the PostgreSQL connection string is wrong: {error}") from None
+    except psycopg.ProgrammingError:
+        raise StoreDataError(_WRONG_URI) from None
+    # A part of the password may be taken for one of these. A first @ is that of an abstract socket.
+    if any("@" in str(parts.get(name))[1:] for name in ("host", "port", "dbname")):
+        raise StoreDataError(_WRONG_URI)
     host = parts.get("host") or parts.get("hostaddr") or "the local socket"
     port = f":{parts['port']}" if parts.get("port") else ""
     return f"{host}{port}/{parts.get('dbname') or ''}"

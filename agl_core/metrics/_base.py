@@ -13,12 +13,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 Instrument: TypeAlias = Callable[[float, tuple[str, ...]], None]
 """Records a value under label values, which are in the order of :attr:`Metric.labels`."""
@@ -76,6 +78,10 @@ class Metric:
         return vars(self) == vars(other)
 
 
+_all: Final[WeakValueDictionary[int, Metrics]] = WeakValueDictionary()
+"""The backends of this process by their ids; a class of its own may have no hash."""
+
+
 class Metrics(ABC):
     """A backend: receives the values of all metrics of a process.
 
@@ -87,6 +93,7 @@ class Metrics(ABC):
         self.instruments: dict[Metric, Instrument] = {}
         self._opened: dict[str, Metric] = {}
         self._opening = threading.RLock()
+        _all[id(self)] = self
 
     counts_histograms: ClassVar[bool] = False
     """Whether the instruments of histograms also keep their counters (:attr:`Metric.count`)."""
@@ -143,6 +150,14 @@ class Metrics(ABC):
     def close(self) -> None:  # noqa: B027 - a backend may keep nothing
         """Write or send what is buffered. Idempotent; called at the end of a run."""
 
+    def after_fork(self) -> None:
+        """Begin with nothing in a forked child: the values so far are the parent's.
+
+        A thread of the parent may have held a lock, which nobody in the child releases: a backend
+        with locks of its own makes new ones here.
+        """
+        Metrics.__init__(self)
+
     def __getstate__(self) -> dict[str, Any]:
         own = {"instruments", "_opened", "_opening"}
         return {name: value for name, value in vars(self).items() if name not in own}
@@ -158,3 +173,12 @@ def _both(observe: Instrument, increment: Instrument) -> Instrument:
         increment(1, labels)
 
     return record
+
+
+def _after_fork() -> None:
+    for backend in list(_all.values()):
+        backend.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

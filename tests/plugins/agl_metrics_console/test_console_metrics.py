@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
 import re
 import time
 
@@ -118,3 +120,20 @@ def test_a_backend_that_fails_stops_no_other(caplog):
 def test_several_are_at_least_one():
     with pytest.raises(ConfigError, match=re.escape("MultiMetrics.metrics")):
         MultiMetrics([])
+
+
+def record_one(metrics: Metrics) -> None:
+    metrics.record(LEVEL, 1, ())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_while_a_thread_records_is_not_blocked():
+    metrics = ConsoleMetrics()
+    metrics.record(LEVEL, 1, ())
+    process = multiprocessing.get_context("fork").Process(target=record_one, args=(metrics,))
+    with metrics._lock:  # as a thread does that the child lacks
+        process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import threading
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 import agl_core as agl
-from agl_core.metrics import recording
+from agl_core.metrics import Metric, Metrics, recording
 from agl_core.plugins import notify
 from agl_core.types import Checkpoint, PromptTemplate, ResourcesUpdate
 from agl_testing import MetricsSuite
 from agl_tracking import Run, RunTracker, TrackerConfig
+
+TAKEN = Metric("counter", "agl.attempts.taken", "Attempts.")
 
 
 class Kept(RunTracker):
@@ -287,3 +290,20 @@ def test_a_copy_in_another_process_writes_nothing():
         notify("run_finished", run_id="r", mode="fit", error=None)
     assert [call[0] for call in tracker.calls] == ["open", "finish"]
     child(pickle.loads(pickle.dumps(tracker)))
+
+
+def record_one(metrics: Metrics) -> None:
+    metrics.record(TAKEN, 1, ())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_while_a_thread_records_is_not_blocked():
+    metrics = Kept()
+    metrics.record(TAKEN, 1, ())
+    process = multiprocessing.get_context("fork").Process(target=record_one, args=(metrics,))
+    with metrics._sums._lock:  # as a thread does that the child lacks
+        process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0

@@ -83,6 +83,10 @@ class ConsoleMetrics(Metrics):
         if line:
             logger.info("%s", line)
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._clear()
+
     def _line(self, now: float) -> str:
         self._next_line = now + self._config.log_interval_seconds
         oldest = now - self._config.window_seconds

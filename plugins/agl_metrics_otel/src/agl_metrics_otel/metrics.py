@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from typing import Any, Final, cast
-from weakref import WeakSet
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -23,7 +21,6 @@ __all__ = ["OtelMetrics", "OtelMetricsConfig"]
 _PATH: Final = "/v1/metrics"
 _FLUSH_MILLISECONDS: Final = 10_000
 """Longest wait for a collector at the end of a process."""
-_all: Final[WeakSet[OtelMetrics]] = WeakSet()
 
 
 class OtelMetricsConfig(ComponentConfig):
@@ -55,7 +52,6 @@ class OtelMetrics(Metrics):
         super().__init__()
         self._config = config
         self._forget()
-        _all.add(self)
 
     def _forget(self) -> None:
         self._provider: MeterProvider | None = None
@@ -63,8 +59,7 @@ class OtelMetrics(Metrics):
         self._stopped = threading.Event()
 
     def after_fork(self) -> None:
-        """Begin with nothing in a forked child: the sums so far are the parent's."""
-        Metrics.__init__(self)
+        super().after_fork()
         self._forget()
 
     def instrument(self, metric: Metric) -> Instrument:
@@ -125,7 +120,6 @@ class OtelMetrics(Metrics):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._forget()
-        _all.add(self)
 
 
 def _clean(value: str) -> str:
@@ -136,12 +130,3 @@ def _clean(value: str) -> str:
 def _export(provider: MeterProvider, stopped: threading.Event, interval: float) -> None:
     while not stopped.wait(interval):
         provider.force_flush(_FLUSH_MILLISECONDS)
-
-
-def _after_fork() -> None:
-    for metrics in list(_all):
-        metrics.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -225,6 +225,10 @@ class RunTracker(Metrics):
     def instrument(self, metric: Metric) -> Instrument:
         return self._sums.instrument(metric)
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._reset()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"config": self.config}
 

@@ -188,6 +188,7 @@ DICT = spaces.Dict({"go": spaces.Discrete(3, start=5), "to": spaces.MultiDiscret
         (spaces.Discrete(4), "2", 2),
         (spaces.Discrete(4), "4", None),
         (spaces.Discrete(4), "true", None),
+        (spaces.Discrete(4), "[" * 5000, None),
         (spaces.Text(5), "<action>abc</action>", "abc"),
         (spaces.Text(5), "too long", None),
         (spaces.Box(-1, 1, (2,)), "[0.5, -1]", [0.5, -1.0]),

@@ -274,6 +274,8 @@ def test_fields_behind_references_and_choices_are_texts():
     assert paths.read('<ACTION>["red"]</ACTION>') == {"path": ["red"]}
     with pytest.raises(InvalidActionError, match="not a JSON object"):
         ActionFormat(schema).read("[]")
+    with pytest.raises(InvalidActionError, match=r"'\[+' is not a valid action \(not JSON: "):
+        paths.read("[" * 5000)
 
 
 def test_a_reference_without_an_address_is_refused(agl_registry):

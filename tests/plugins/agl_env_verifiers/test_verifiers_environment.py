@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from agl_cli_kit import main
 from agl_core.emitter import find_final_reward, get_rewards_from_span
 from agl_core.errors import RunFailedError
 from agl_env_verifiers import load
+from agl_env_verifiers.harness import _result
 from agl_scripted import Reply, ScriptedModels, SeenRequest, ToolCall
 
 pytestmark = [
@@ -84,6 +86,15 @@ def test_tools_rewards_and_calls_of_an_environment():
     first = min(requests, key=lambda seen: len(seen.body["messages"])).body
     assert first["messages"][0] == {"role": "system", "content": "Add."}
     assert [tool["function"]["name"] for tool in first["tools"]] == ["math_add"]
+
+
+async def test_arguments_that_are_not_json_are_explained_to_the_model():
+    async def call(name: str, arguments: dict[str, Any]) -> Any:
+        raise AssertionError("it must not be called")
+
+    for text in ("{1}", "[" * 5000):
+        told = await _result(SimpleNamespace(name="math_add", arguments=text), call)
+        assert told.startswith("error: the arguments are not JSON: ")
 
 
 def bisects(seen: SeenRequest) -> Reply:

@@ -106,8 +106,8 @@ def _parse(space: Space[Any], text: str, names: Sequence[str] | None) -> Any:
         return known.get(text.lower())
     try:
         return _from_json(space, json.loads(text))
-    except (ValueError, TypeError, KeyError, OverflowError):  # not JSON, or not of this space
-        return None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None  # not JSON, thousands of brackets, or not of this space
 
 
 def _from_json(space: Space[Any], value: Any) -> Any:

@@ -57,7 +57,7 @@ class ActionFormat:
             return {**self.fields, self.key: text}
         try:
             value = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # thousands of brackets
             raise self.invalid(reply, f"not JSON: {error}") from error
         if self.key is not None:
             return {**self.fields, self.key: value}

@@ -99,7 +99,7 @@ async def _result(function: Any, call_tool: CallTool) -> Any:
     """Return a tool's result, or what is wrong with the call, for the model."""
     try:
         arguments = json.loads(function.arguments or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # thousands of brackets
         return f"error: the arguments are not JSON: {error}"
     if not isinstance(arguments, dict):
         return "error: the arguments are not a JSON object"

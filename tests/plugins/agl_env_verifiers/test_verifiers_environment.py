@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,3 +162,4 @@ def test_the_key_of_the_model_reaches_it_and_no_program():
     assert outcome.score().mean == 1.5
     assert seen.headers["authorization"] == "Bearer secret"
     assert seen.body["temperature"] == 0.5
+    assert not [name for name in os.environ if name.startswith("AGL_API_KEY_")]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import verifiers.v1 as vf
 
 from agl_core.emitter import emit_reward
 from agl_core.types import LLM
+
+_lock: Final = threading.Lock()
+_users: Final[Counter[str]] = Counter()
+"""Episodes that use each environment variable with a key."""
 
 
 class EpisodeError(RuntimeError):
@@ -43,13 +50,14 @@ class VerifiersPlayer:
         env = vf.load_environment(self._config)
         kind = type(env.taskset).task_type()
         one = kind(kind.data_type().model_validate(task), self._config.taskset.task)
-        context = vf.ModelContext(
-            model=llm.model,
-            client=vf.EvalClientConfig(base_url=llm.endpoint, api_key_var=_variable(llm.api_key)),
-            sampling=vf.SamplingConfig.model_validate(llm.sampling_parameters),
-        )
-        async with env.serving():
-            episode = await env.run_slot(env.slots(one)[0], context)
+        with _variable(llm.api_key) as name:
+            context = vf.ModelContext(
+                model=llm.model,
+                client=vf.EvalClientConfig(base_url=llm.endpoint, api_key_var=name),
+                sampling=vf.SamplingConfig.model_validate(llm.sampling_parameters),
+            )
+            async with env.serving():
+                episode = await env.run_slot(env.slots(one)[0], context)
         if not env.complete(episode):
             raise EpisodeError(_failure(episode))
         emit_reward(rewards_of(episode), primary_key="reward")
@@ -81,13 +89,24 @@ def _failure(episode: vf.Episode[Any, Any, Any]) -> str:
     return f"{errors[-1].type}: {' '.join(errors[-1].message.split())}"
 
 
-def _variable(key: str | None) -> str:
-    """Return an environment variable with a key: verifiers reads keys from nowhere else.
+@contextmanager
+def _variable(key: str | None) -> Generator[str]:
+    """Give an environment variable with a key: verifiers reads keys from nowhere else.
 
-    It keeps variables whose names contain ``API_KEY`` from the programs that it starts.
+    It keeps variables whose names contain ``API_KEY`` from the programs that it starts. Each
+    attempt may have a key of its own, so the variable is removed when no episode needs it.
     """
     if not key:
-        return "AGL_NO_API_KEY"
+        yield "AGL_NO_API_KEY"
+        return
     name = f"AGL_API_KEY_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    os.environ[name] = key
-    return name
+    with _lock:
+        _users[name] += 1
+        os.environ[name] = key
+    try:
+        yield name
+    finally:
+        with _lock:
+            _users[name] -= 1
+            if not _users[name]:
+                del _users[name], os.environ[name]

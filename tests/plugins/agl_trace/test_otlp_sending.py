@@ -85,6 +85,31 @@ def test_the_outcome_counts_spans_that_the_backend_drops(collector):
     assert OtlpSender(collector.url).send(spans(3)) == SendOutcome(3, 2, "no room")
 
 
+def corrupt(at: int) -> bytes:
+    body = bytearray(gzip.compress(b"answer" * 100))
+    body[at] ^= 0xFF
+    return bytes(body)
+
+
+@pytest.mark.parametrize("body", [corrupt(0), corrupt(12), corrupt(-6), b"", corrupt(-6)[:20]])
+def test_the_status_counts_where_an_answer_is_corrupt(collector, body):
+    headers = {**PROTOBUF, "Content-Encoding": "gzip"}
+    collector.answers = [(200, body, headers), (400, body, headers)]
+    sender = OtlpSender(collector.url)
+    assert sender.send(spans(1)) == SendOutcome(1)
+    with pytest.raises(TraceExportError, match=r"answered 400 Bad Request$"):
+        sender.send(spans(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("x-key", "secret\nb"), ("x-key", "secret€"), ("x key", "b"), ("", "b")]
+)
+def test_a_header_that_http_cannot_carry_is_refused(name, value):
+    with pytest.raises(ConfigError, match="header") as raised:
+        OtlpSender("http://h", {name: value})
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_transient_errors_are_retried(collector, status):
     collector.answers = [(status, b"later", {"Retry-After": "0"}), (status, b"later", {})]

@@ -84,7 +84,7 @@ class LightningStoreOTLPExporter(SpanExporter):
             attempt_id: Attempt that the spans belong to.
 
         Raises:
-            ConfigError: ``endpoint`` is not an HTTP URL.
+            ConfigError: ``endpoint`` is not an HTTP URL, or HTTP cannot carry the token.
         """
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         sender = OtlpSender(endpoint, headers, timeout=self._timeout, tries=self._tries)

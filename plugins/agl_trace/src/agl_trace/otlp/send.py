@@ -11,10 +11,12 @@ import gzip
 import http.client
 import os
 import random
+import re
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -39,6 +41,8 @@ _FIRST_DELAY: Final = 0.5  # seconds; doubles with each retry
 _MAX_DELAY: Final = 30.0
 """Seconds: a backend that is back gets spans within half a minute."""
 _SHOWN: Final = 200  # characters of a backend's error message
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # RFC 9110, section 5.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class OtlpSender:
         tries: Number of times a request is sent before it fails, if a retry may help.
 
     Raises:
-        ConfigError: ``url`` is not an HTTP URL.
+        ConfigError: ``url`` is not an HTTP URL, or HTTP cannot carry a header.
     """
 
     def __init__(
@@ -130,7 +134,7 @@ class OtlpSender:
             "content-type": "application/x-protobuf",
             "content-encoding": "gzip",
             "user-agent": "agl-otlp",
-            **(headers or {}),
+            **_checked(headers or {}),
         }
         self._timeout = timeout
         self._tries = tries
@@ -197,6 +201,18 @@ class OtlpSender:
         raise TraceExportError(complaint)
 
 
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not the name of a header")
+        if not _VALUE.fullmatch(value):  # not shown: it may be a key
+            raise ConfigError(
+                f"the value of the header {name!r} has a line end or another character that HTTP "
+                "cannot carry"
+            )
+    return headers
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
@@ -205,12 +221,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _plain(body: bytes, encoding: str | None) -> bytes:
+    """Return a body without its compression; a corrupt one is empty, since its status counts."""
     if (encoding or "").strip().lower() != "gzip":
         return body
     try:
         return gzip.decompress(body)
-    except (OSError, EOFError) as error:
-        raise TraceExportError(f"the backend's answer is corrupt: {error}") from error
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def _partial_success(answer: bytes) -> tuple[int, str]:
@@ -226,7 +243,7 @@ def _complaint(error: urllib.error.HTTPError) -> str:
         return f"{error.code}: it has moved to {error.headers.get('location')}"
     try:
         body = _plain(error.read(), error.headers.get("content-encoding"))
-    except (OSError, http.client.HTTPException, TraceExportError):
+    except (OSError, http.client.HTTPException):
         body = b""
     if "protobuf" in (error.headers.get("content-type") or ""):
         body = body[2:] if body[:1] == b"\x12" else body  # google.rpc.Status.message

@@ -10,6 +10,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
@@ -216,6 +217,57 @@ async def test_closing_a_store_ends_its_threads(tmp_path):
     assert set(threading.enumerate()) - before
     await store.close()
     assert set(threading.enumerate()) - before == set()
+
+
+async def test_a_thread_that_ended_leaves_no_connection(tmp_path):
+    store = open_store(tmp_path / "store.db")
+    rollout = await store.enqueue_rollout("x")
+
+    def opened() -> int:
+        return sum(file.path == store.path for file in psutil.Process().open_files())
+
+    before = opened()
+    for _ in range(5):
+        read = threading.Thread(
+            target=lambda: asyncio.run(store.get_rollout_by_id(rollout.rollout_id))
+        )
+        read.start()
+        read.join()
+    # SQLite keeps the descriptor of a closed connection for the next one.
+    assert opened() <= before + 1
+    await store.close()
+    assert opened() == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_keeps_the_connections_of_its_parents_threads_open(tmp_path):
+    code = f"""
+        import gc, os, threading, warnings
+        from agl_store_sqlite import SqliteLightningStore
+
+        warnings.simplefilter("ignore")  # about a fork with threads
+        database = SqliteLightningStore({str(tmp_path / "store.db")!r})._sqlite.database
+        has_read, ends = threading.Event(), threading.Event()
+
+        def read():
+            database.look(lambda connection: connection.execute("SELECT 1"))
+            has_read.set()
+            ends.wait()
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        has_read.wait()
+        if os.fork() == 0:
+            gc.collect()
+            os._exit(len(database._readers))
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+        ends.set()
+        thread.join()
+        print(len(database._readers))
+        database.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.check_output(command, text=True).split() == ["1", "0"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")

@@ -62,8 +62,7 @@ class Database:
         self.pid = os.getpid()
         self._closed = False
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
-        self._readers_lock = threading.Lock()
+        self._readers: set[sqlite3.Connection] = set()
         if Path(self.path).exists() and not Path(self.path).is_file():
             # Opening a named pipe waits for somebody to write to it.
             raise StoreDataError(f"{self.path} is not a file; choose another path")
@@ -119,16 +118,14 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.look, read)
 
     def _reader(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None or self._closed:
+        reader: _Reader | None = getattr(self._local, "reader", None)
+        if reader is None or self._closed:
             if self._closed:
                 raise self._is_closed()
             connection = self._connect(_READER_CACHE_KIB)
             connection.execute("PRAGMA query_only = 1")
-            self._local.connection = connection
-            with self._readers_lock:
-                self._readers.append(connection)
-        return connection
+            self._local.reader = reader = _Reader(connection, self._readers)
+        return reader.connection
 
     # -- the file --------------------------------------------------------------------------------
 
@@ -161,10 +158,37 @@ class Database:
         self.writer.close()
         self.remote.close_socket()
         self._pool.shutdown()
-        with self._readers_lock:
-            for reader in self._readers:
-                reader.close()
-            self._readers.clear()
+        for connection in list(self._readers):
+            _close(connection, self._readers)
 
     def _is_closed(self) -> StoreDataError:
         return StoreDataError(f"{self.path}: the store is closed")
+
+
+class _Reader:
+    """The connection of a thread, which is closed when the thread ends.
+
+    Args:
+        connection: The connection.
+        readers: All open connections of the file; this one is added.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, readers: set[sqlite3.Connection]) -> None:
+        self.connection = connection
+        self._readers = readers
+        self._pid = os.getpid()
+        readers.add(connection)
+
+    def __del__(self) -> None:
+        # In a forked child the parent's other threads end. Their connections must stay open there.
+        if os.getpid() == self._pid:
+            _close(self.connection, self._readers)
+
+
+def _close(connection: sqlite3.Connection, readers: set[sqlite3.Connection]) -> None:
+    """Close a connection, unless another thread closes it."""
+    try:
+        readers.remove(connection)
+    except KeyError:
+        return
+    connection.close()

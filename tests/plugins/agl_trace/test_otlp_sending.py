@@ -91,7 +91,7 @@ def corrupt(at: int) -> bytes:
     return bytes(body)
 
 
-@pytest.mark.parametrize("body", [corrupt(0), corrupt(12), corrupt(-6), b"", corrupt(-6)[:20]])
+@pytest.mark.parametrize("body", [corrupt(0), corrupt(10), corrupt(-6), b"", corrupt(-6)[:20]])
 def test_the_status_counts_where_an_answer_is_corrupt(collector, body):
     headers = {**PROTOBUF, "Content-Encoding": "gzip"}
     collector.answers = [(200, body, headers), (400, body, headers)]

@@ -238,6 +238,28 @@ def test_the_training_page_says_what_the_run_cost(searched: Site, open_page: Ope
     expect(row(page, "v0-start")).to_contain_text("110")
 
 
+def test_rollouts_without_the_name_of_a_run_open_on_the_training_page(empty: Site, open_page: Open):
+    empty.run(end(empty.store, "of a run", 0.25, run="nightly", batch="step-0"))
+    one = empty.run(end(empty.store, "of none", 0.75))
+    page = open_page(f"{empty.url}/training")
+    settled(page, "step-0")
+    page.get_by_label("Run").select_option("without a name")
+    row = page.get_by_role("row", name="without a name")
+    expect(row).to_contain_text("0.750")
+    groups = page.get_by_role("region", name="Groups", exact=True)
+    expect(groups).to_have_count(0)
+    button = row.get_by_role("button")
+    expect(button).to_have_attribute("aria-pressed", "false")
+    button.click()
+    expect(groups.get_by_role("link", name=one)).to_be_visible()
+    page.reload()  # both choices are in the address
+    expect(groups).to_contain_text("Groups of the batch without a name")
+    button.click()
+    expect(groups).to_have_count(0)
+    page.get_by_label("Run").select_option("nightly")
+    expect(page.get_by_role("row", name="step-0")).to_be_visible()
+
+
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("path", ["training?run=room-booking&batch=step-06", "runs", "resources"])
 def test_no_page_is_taller_than_what_it_shows(

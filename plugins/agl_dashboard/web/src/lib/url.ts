@@ -2,15 +2,18 @@
 import { useCallback } from "react";
 import { useSearchParams } from "react-router";
 
-/** Return the query's values, and a function that changes some of them; empty values leave the URL. */
-export function useUrl(): [URLSearchParams, (change: Record<string, string>, replace?: boolean) => void] {
+// To choose the run or the batch that has no name is not the same as to choose none.
+const NAMES = new Set(["run", "batch"]);
+
+/** Return the query's values, and a function that changes some; null and empty texts that are no name leave the URL. */
+export function useUrl(): [URLSearchParams, (change: Record<string, string | null>, replace?: boolean) => void] {
   const [params, setParams] = useSearchParams();
   const change = useCallback(
-    (values: Record<string, string>, replace = false) => {
+    (values: Record<string, string | null>, replace = false) => {
       // The address, not `params`: a change may come before the last one is drawn.
       const next = new URLSearchParams(window.location.search);
       for (const [name, value] of Object.entries(values)) {
-        if (value) next.set(name, value);
+        if (value || (value === "" && NAMES.has(name))) next.set(name, value);
         else next.delete(name);
       }
       setParams(next, { replace });

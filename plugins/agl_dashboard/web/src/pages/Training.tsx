@@ -25,7 +25,7 @@ export default function TrainingPage() {
   }, [training.data, runs]);
   const run = url.get("run") ?? names[0] ?? "";
   const batches = useMemo(() => (training.data?.batches ?? []).filter((batch) => batch.run === run), [training.data, run]);
-  const step = url.get("batch") ?? "";
+  const step = url.get("batch");
   const costs = useCosts(run);
   if (!training.data) {
     return (
@@ -50,7 +50,7 @@ export default function TrainingPage() {
         {names.length > 0 && (
           <label className="select">
             Run
-            <select value={run} onChange={(event) => change({ run: event.target.value, batch: "", prompt: "" })}>
+            <select value={run} onChange={(event) => change({ run: event.target.value, batch: null, prompt: null })}>
               {names.map((name) => (
                 <option key={name} value={name}>
                   {name || "without a name"}
@@ -97,8 +97,8 @@ export default function TrainingPage() {
       {batches.length > 0 && (
         <>
           <h2>Batches</h2>
-          <Batches batches={batches} costs={costs} chosen={step} onPick={(batch) => change({ batch: batch === step ? "" : batch })} />
-          {step !== "" && <Groups run={run} batch={step} />}
+          <Batches batches={batches} costs={costs} chosen={step} onPick={(batch) => change({ batch: batch === step ? null : batch })} />
+          {step !== null && <Groups run={run} batch={step} />}
         </>
       )}
       {versions.length > 0 && (
@@ -155,10 +155,14 @@ function Curves({ batches, onPick }: { batches: Batch[]; onPick: (batch: string)
       }),
     ];
   }, [batches]);
-  return <Chart label="Mean reward of each batch" x={x} lines={lines} onPick={(index) => onPick(batches[index]?.batch ?? "")} />;
+  const pick = (index: number): void => {
+    const batch = batches[index];
+    if (batch) onPick(batch.batch);
+  };
+  return <Chart label="Mean reward of each batch" x={x} lines={lines} onPick={pick} />;
 }
 
-function Batches({ batches, costs, chosen, onPick }: { batches: Batch[]; costs: Costs; chosen: string; onPick: (batch: string) => void }) {
+function Batches({ batches, costs, chosen, onPick }: { batches: Batch[]; costs: Costs; chosen: string | null; onPick: (batch: string) => void }) {
   const shown = batches.toReversed().slice(0, 500);
   const hasLost = batches.some(({ lost }) => lost > 0);
   const low = Math.min(...batches.map(({ reward_min }) => reward_min ?? Infinity));

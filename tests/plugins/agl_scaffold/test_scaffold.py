@@ -85,6 +85,9 @@ def test_names():
         (["command", "version"], "agl-cli-kit has it already"),
         (["store", "sqlite"], "agl-store-sqlite has it already"),
         (["store", "memory"], "agl-store-memory has it already"),
+        (["command", "core"], "there is a package agl-core already: take another name"),
+        (["hook", "store-sqlite"], "there is a package agl-store-sqlite already"),
+        (["provider", "server-vllm"], "there is a package agl-server-vllm already"),
     ],
 )
 def test_invalid_names_are_refused_in_one_line(arguments, line, tmp_path, capsys, agl_registry):

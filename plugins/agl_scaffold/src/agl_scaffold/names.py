@@ -5,10 +5,18 @@ from __future__ import annotations
 import keyword
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
 from agl_core.errors import ConfigError
-from agl_core.plugins import KINDS, did_you_mean, get_registry, known_names, package_of
+from agl_core.plugins import (
+    CORE_DISTRIBUTION,
+    KINDS,
+    did_you_mean,
+    get_registry,
+    known_names,
+    package_of,
+)
 
 __all__ = ["PluginName"]
 
@@ -56,10 +64,13 @@ class PluginName:
                 f"{package_of(kind, name)} has it already: install that, or take another name"
             )
         records = get_registry().of_kind(kind)
-        owners = {r.dist for r in records if r.name == name} - {self.distribution}
-        if owners:
-            owner = ", ".join(sorted(owners))
+        owners = {record.dist for record in records if record.name == name}
+        others = owners - {self.distribution}
+        if others:
+            owner = ", ".join(sorted(others))
             raise ConfigError(f"{owner} provides {kind}.{name}: take another name")
+        if not owners and _exists(self.distribution):
+            raise ConfigError(f"there is a package {self.distribution} already: take another name")
 
     @property
     def distribution(self) -> str:
@@ -80,3 +91,13 @@ class PluginName:
     def snake(self) -> str:
         """The name in function names: ``json_file``."""
         return self.name.replace("-", "_")
+
+
+def _exists(dist: str) -> bool:
+    """Return whether a package of this name is installed or listed; pip would replace it."""
+    try:
+        distribution(dist)
+    except PackageNotFoundError:
+        listed = {package_of(kind, name) for kind in KINDS for name in known_names(kind)}
+        return dist == CORE_DISTRIBUTION or dist in listed
+    return True

@@ -110,6 +110,21 @@ async def test_an_agents_request_cannot_configure_litellm(
     assert len(models.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [("openai/gpt-5-codex", {}), ("openai/Q", {"mock_response": TEXT})],
+    ids=["through Responses", "from a mock"],
+)
+async def test_a_stream_that_litellm_makes_itself_is_relayed(
+    serve: Any, backend: Any, models: ScriptedModels, claim: Any, model: str, params: Any
+):
+    proxy = await serve(backend(models, model, api_key="k", **params))
+    async with client_of(proxy, claim) as client:
+        made = await client.chat.completions.create(model="q", messages=MESSAGES, stream=True)
+        said = [c.choices[0].delta.content async for c in made if c.choices]
+    assert "".join(piece or "" for piece in said) == TEXT
+
+
 # -- servers that LiteLLM translates for -----------------------------------------------------------
 
 

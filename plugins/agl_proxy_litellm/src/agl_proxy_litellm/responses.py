@@ -71,15 +71,17 @@ class RawStream(UpstreamResponse):
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        piece = self._tap.take()
-        while piece or not self._tap.whole:
-            if piece:
-                yield piece
-            try:
-                async with self._deadline.next():
-                    piece = await self._tap.next()
-            except Exception as error:
-                raise stream_error(error, self._tap, self._backend) from error
+        if seen := self._tap.take():
+            yield seen
+        while piece := await self._next():
+            yield piece
+
+    async def _next(self) -> bytes:
+        try:
+            async with self._deadline.next():
+                return await self._tap.next()
+        except Exception as error:
+            raise stream_error(error, self._tap, self._backend) from error
 
     async def close(self) -> None:
         await self._tap.close()

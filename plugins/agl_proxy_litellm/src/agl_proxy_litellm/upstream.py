@@ -133,13 +133,12 @@ class LiteLLMUpstream(Upstream):
         result = await self._call(request, protocol, backend)
         if not _is_stream(result):
             return whole_response(result, tap, backend)
-        if backend.speaks_openai:
-            if not tap.status:  # LiteLLM sends some requests only when their stream is first read
-                await anext(aiter(result), None)
-            return RawStream(result, tap, backend)
         stream = TranslatedStream(result, tap, backend)
-        await stream.start()
-        return stream
+        if not tap.status or not backend.speaks_openai:
+            await stream.start()  # LiteLLM sends some requests only when their stream is first read
+        # LiteLLM answers some calls without our client: from a mock, or through Responses.
+        raw = tap.status and backend.speaks_openai
+        return RawStream(result, tap, backend) if raw else stream
 
     async def _bypass(self, request: UpstreamRequest) -> UpstreamResponse:
         if not request.backend.api_base.startswith("http"):

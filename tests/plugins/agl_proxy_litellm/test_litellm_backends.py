@@ -172,6 +172,26 @@ async def test_other_providers_are_translated(
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "mistral"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_text_completions_of_other_providers_are_translated(
+    serve: Any,
+    backend: Any,
+    models: ScriptedModels,
+    claim: AttemptedRollout,
+    spans: Any,
+    provider: str,
+    stream: bool,
+):
+    proxy = await serve(backend(models, f"{provider}/Q", api_key="k"))
+    async with client_of(proxy, claim) as client:
+        made: Any = await client.completions.create(model="q", prompt="hi", stream=stream)
+        chunks = [chunk async for chunk in made] if stream else [made]
+    assert "".join(c.choices[0].text or "" for c in chunks if c.choices) == TEXT
+    (span,) = await spans()
+    assert span.status.status_code == "OK"
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "mistral"])
 async def test_streams_of_other_providers_are_relayed_without_delay(
     serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, provider: str
 ):

@@ -119,9 +119,7 @@ class TranslatedStream(UpstreamResponse):
     async def chunks(self) -> AsyncGenerator[bytes]:
         chunk, has_content = self._first, False
         while chunk is not None:
-            has_content = has_content or any(
-                c.delta.model_dump(exclude_none=True) for c in chunk.choices
-            )
+            has_content = has_content or any(_has_content(choice) for choice in chunk.choices)
             yield b"data: " + _json(chunk) + b"\n\n"
             try:
                 async with self._deadline.next():
@@ -137,6 +135,12 @@ class TranslatedStream(UpstreamResponse):
     async def close(self) -> None:
         await self._tap.close()
         await _close(self._result)
+
+
+def _has_content(choice: Any) -> bool:
+    if hasattr(choice, "delta"):
+        return bool(choice.delta.model_dump(exclude_none=True))
+    return choice.text is not None  # a text completion
 
 
 class _Deadline:

@@ -389,6 +389,7 @@ SECRET = "the-secret-of-the-operator"
         ({"model": "openai/x", "api_base": "http://127.0.0.1:9/v1"}, "needs a key"),
         ({"model": "hosted_vllm/x", "base_url": "http://127.0.0.1:9/v1"}, "needs a key"),
         ({"model": "groq/x", "api_base": "http://127.0.0.1:9/v1", "api_key": "k"}, "URL of groq"),
+        ({"model": "huggingface/http://127.0.0.1:9/v1"}, "URL of huggingface"),
         ({"model": "bedrock/x", "aws_sts_endpoint": "http://127.0.0.1:9"}, "aws_sts_endpoint"),
         ({"model": "vertex_ai/x", "vertex_credentials": "/etc/passwd"}, "vertex_credentials"),
     ],

@@ -93,12 +93,14 @@ def check_received(model_list: Sequence[Mapping[str, Any]]) -> None:
     for entry, where in read_model_list(model_list):
         params = entry.litellm_params
         base = params.api_base or params.base_url
-        provider, _ = _provider(params, base, where)
-        if base and provider not in _KEY_DECIDES:
+        provider, model = _provider(params, base, where)
+        # Some providers of LiteLLM take a URL as the model's name, and send the call there.
+        url_in = "api_base" if base else "model" if "://" in model else None
+        if url_in is not None and provider not in _KEY_DECIDES:
             raise ConfigError(
                 f"the URL of {provider} is read from the proxy's own configuration, not from what "
                 "comes over HTTP: LiteLLM would send this process's credentials to it",
-                path=f"{where}.api_base",
+                path=f"{where}.{url_in}",
             )
         if base and params.api_key is None:
             raise ConfigError(

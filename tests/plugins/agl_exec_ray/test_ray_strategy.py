@@ -124,6 +124,12 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(strategy: Any) -> None:
     assert {(each.metadata or {})["error"] for each in attempts} == {"its runner died"}
 
 
+def test_resources_that_ray_refuses_end_the_run(strategy: Any) -> None:
+    refused = strategy(1, resources={"GPU": 1})  # Ray wants num_gpus for them
+    with pytest.raises(RuntimeError, match=r"runner-0 did not start: .*GPU"):
+        refused.execute(make_batch([1]), make_runner(), InMemoryLightningStore())
+
+
 def test_actors_start_with_the_work_and_end_without_it(strategy: Any) -> None:
     counts: dict[str, int] = {}
 

@@ -185,7 +185,11 @@ class Fleet:
         failure: str | None = None
         while failure is None:
             group.placed = False
-            group.actor = launch(RunnerHost, work.options, work.token)
+            try:
+                group.actor = launch(RunnerHost, work.options, work.token)
+            except Exception as error:  # Ray refuses the options
+                failure = f"did not start: {error_text(error)}"
+                break
             watching = asyncio.create_task(self._watch_placement(group))
             try:
                 await group.actor.run.remote(work.bundle, group.workers, work.access, grace)

@@ -148,7 +148,7 @@ class _Endpoints:
             request.tools,
             {
                 "add_generation_prompt": request.add_generation_prompt,
-                **(request.chat_template_kwargs or {}),
+                **request.chat_template_kwargs,
             },
         )
         body = {"count": len(tokens), "max_model_len": self._max_length, "tokens": tokens}
@@ -185,7 +185,7 @@ class _Endpoints:
             given = self._render(request.messages, request.tools, request.chat_template_kwargs)
         return self._checked([given])[0]
 
-    def _render(self, messages: list[Body], tools: list[Body] | None, options: Body) -> list[int]:
+    def _render(self, messages: list[Body], tools: list[Body], options: Body) -> list[int]:
         try:
             return render_chat(self._tokenizer, messages, tools, **options)
         except ValueError as error:
@@ -224,9 +224,9 @@ class _Endpoints:
             )
         return Sampling(
             max_tokens=wanted or room,
-            temperature=1.0 if request.temperature is None else request.temperature,
-            top_p=1.0 if request.top_p is None else request.top_p,
-            top_k=max(0, request.top_k or 0),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=max(0, request.top_k),
             # Answers to one prompt must differ from each other and yet be repeatable.
             seed=None if request.seed is None else request.seed + index,
             stop_ids=frozenset(request.stop_token_ids),

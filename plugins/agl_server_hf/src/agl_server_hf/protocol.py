@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,45 +40,58 @@ __all__ = [
 Body = dict[str, Any]
 
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
-    "best_of": (None, 1),
-    "echo": (None, False),
-    "frequency_penalty": (None, 0),
-    "guided_choice": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "logit_bias": (None, {}),
-    "min_p": (None, 0),
-    "min_tokens": (None, 0),
-    "presence_penalty": (None, 0),
-    "prompt_logprobs": (None,),
-    "repetition_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": (None,),
-    "suffix": (None, ""),
-    "tool_choice": (None, "auto", "none"),
-    "use_beam_search": (None, False),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "guided_choice": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "presence_penalty": (0,),
+    "prompt_logprobs": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("auto", "none"),
+    "use_beam_search": (False,),
 }
 """Unsupported parameters, and the values that have no effect and are therefore accepted."""
 
 
-class Request(BaseModel):
-    """Fields of both kinds of request."""
+class _Body(BaseModel):
+    """A body in which null means that a field is left out: OpenAI's SDK sends None as null."""
 
     model_config = ConfigDict(extra="allow")
 
     model: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        fields = cast("Body", body)
+        return {key: value for key, value in fields.items() if value is not None}
+
+
+class Request(_Body):
+    """Fields of both kinds of request."""
+
     n: int = Field(default=1, ge=1, le=256)
     stream: bool = False
-    stream_options: Body | None = None
+    stream_options: Body = Field(default_factory=dict)
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    stop: str | list[str] | None = None
+    stop: str | list[str] = Field(default_factory=list[str])
     stop_token_ids: list[int] = Field(default_factory=list[int])
     ignore_eos: bool = False
-    return_token_ids: bool | None = False
+    return_token_ids: bool = False
 
     @model_validator(mode="after")
     def _refuse_unsupported(self) -> Request:
@@ -90,24 +103,24 @@ class Request(BaseModel):
     @property
     def stops(self) -> list[str]:
         """Texts that end an answer."""
-        return [self.stop] if isinstance(self.stop, str) else [s for s in self.stop or () if s]
+        return [self.stop] if isinstance(self.stop, str) else [s for s in self.stop if s]
 
     @property
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk that reports usage."""
-        return bool((self.stream_options or {}).get("include_usage"))
+        return bool(self.stream_options.get("include_usage"))
 
 
 class ChatRequest(Request):
     """Body of ``/v1/chat/completions``."""
 
     messages: list[Body] = Field(min_length=1)
-    tools: list[Body] | None = None
+    tools: list[Body] = Field(default_factory=list[Body])
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    logprobs: bool | None = False
-    top_logprobs: int | None = Field(default=0, ge=0, le=20)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=20)
     chat_template_kwargs: Body = Field(default_factory=dict)
-    kv_transfer_params: Body | None = None
+    kv_transfer_params: Body = Field(default_factory=dict)
 
     @property
     def prompt_ids(self) -> list[int] | None:
@@ -116,7 +129,7 @@ class ChatRequest(Request):
         Raises:
             ValueError: They are not a list of integers.
         """
-        ids = (self.kv_transfer_params or {}).get("prompt_token_ids")
+        ids = self.kv_transfer_params.get("prompt_token_ids")
         if ids is None:
             return None
         if not isinstance(ids, list) or not all(type(token) is int for token in ids):
@@ -131,12 +144,12 @@ class ChatRequest(Request):
     @property
     def wants_logprobs(self) -> bool:
         """Whether log-probabilities were asked for."""
-        return bool(self.logprobs)
+        return self.logprobs
 
     @property
     def top(self) -> int:
         """Number of likeliest tokens to report per position."""
-        return (self.top_logprobs or 0) if self.logprobs else 0
+        return self.top_logprobs if self.logprobs else 0
 
     @property
     def reads_tools(self) -> bool:
@@ -168,16 +181,13 @@ class CompletionRequest(Request):
         return self.logprobs or 0
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(_Body):
     """Body of ``/tokenize``: messages, as those of a chat request."""
 
-    model_config = ConfigDict(extra="allow")
-
-    model: str
     messages: list[Body] = Field(min_length=1)
-    tools: list[Body] | None = None
+    tools: list[Body] = Field(default_factory=list[Body])
     add_generation_prompt: bool = True
-    chat_template_kwargs: Body | None = None
+    chat_template_kwargs: Body = Field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -29,4 +29,6 @@ class OtelTracerConfig(ComponentConfig):
     flush_timeout: float = Field(default=30.0, gt=0)
     """Longest wait for the store at the end of a trace, in seconds."""
     follow_threads: bool = True
-    """Whether spans of threads that an agent starts belong to its trace."""
+    """Whether spans of threads that an agent starts belong to its trace. A thread keeps the trace
+    in which it was started, so work that a later trace gives to it is recorded only through a
+    ``ThreadPoolExecutor``."""

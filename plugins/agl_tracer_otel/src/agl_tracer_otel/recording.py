@@ -123,7 +123,7 @@ class TraceRecording:
                 self._late = True
                 _logger.warning(
                     "span %r and what follows it is not recorded: it started after the trace of "
-                    "attempt %s had closed",
+                    "attempt %s had closed, in a task or thread that was started in that trace",
                     name,
                     self._attempt_id,
                 )

@@ -5,6 +5,9 @@ would not belong to its trace. While a tracer is in use, threads and the work of
 inherit the trace in which they were started, as with OpenTelemetry's threading instrumentation.
 They inherit only the trace, because other context variables (such as the running async library) are
 wrong in a thread.
+
+A thread belongs to that trace until it ends. Work that a later trace gives to such a thread, for
+example through a queue or a ``multiprocessing.pool.ThreadPool``, is not recorded.
 """
 
 from __future__ import annotations

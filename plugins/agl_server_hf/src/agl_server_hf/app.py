@@ -143,14 +143,7 @@ class _Endpoints:
 
     async def tokenize(self, http: Request) -> Response:
         request: TokenizeRequest = await self._read(http, TokenizeRequest)
-        tokens = self._render(
-            request.messages,
-            request.tools,
-            {
-                "add_generation_prompt": request.add_generation_prompt,
-                **request.chat_template_kwargs,
-            },
-        )
+        tokens = self._render(request)
         body = {"count": len(tokens), "max_model_len": self._max_length, "tokens": tokens}
         return Response(to_json(body), media_type=_JSON)
 
@@ -182,12 +175,17 @@ class _Endpoints:
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
         if given is None:
-            given = self._render(request.messages, request.tools, request.chat_template_kwargs)
+            given = self._render(request)
         return self._checked([given])[0]
 
-    def _render(self, messages: list[Body], tools: list[Body], options: Body) -> list[int]:
+    def _render(self, request: ChatRequest | TokenizeRequest) -> list[int]:
+        options = {
+            "add_generation_prompt": request.add_generation_prompt,
+            "continue_final_message": request.continue_final_message,
+            **request.chat_template_kwargs,
+        }
         try:
-            return render_chat(self._tokenizer, messages, tools, **options)
+            return render_chat(self._tokenizer, request.messages, request.tools, **options)
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
 
@@ -196,7 +194,9 @@ class _Endpoints:
         if isinstance(given, str) or (given and isinstance(given[0], int)):
             given = cast("Any", [given])
         prompts = [
-            self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            self._tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
+            if isinstance(prompt, str)
+            else list(prompt)
             for prompt in cast("list[Any]", given)
         ]
         return self._checked(prompts)

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,22 +40,34 @@ __all__ = [
 Body = dict[str, Any]
 
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "add_special_tokens": (False,),  # of a chat: its template has them
+    "allowed_token_ids": (),
+    "bad_words": ([],),
     "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
     "echo": (False,),
     "frequency_penalty": (0,),
+    "functions": ([],),
     "guided_choice": (),
+    "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "include_stop_str_in_output": (False,),
     "logit_bias": ({},),
+    "logits_processors": ([],),
     "min_p": (0,),
     "min_tokens": (0,),
     "presence_penalty": (0,),
     "prompt_logprobs": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "structural_tag": (),
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("auto", "none"),
+    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
 """Unsupported parameters, and the values that have no effect and are therefore accepted."""
@@ -76,6 +88,23 @@ class _Body(BaseModel):
         fields = cast("Body", body)
         return {key: value for key, value in fields.items() if value is not None}
 
+    @model_validator(mode="after")
+    def _refuse_unsupported(self) -> Self:
+        for key, value in (self.model_extra or {}).items():
+            if key in _NEUTRAL and value not in _NEUTRAL[key]:
+                raise ValueError(f"this server does not support {key}={value!r}")
+        return self
+
+
+class _Conversation(_Body):
+    """What a prompt is rendered from."""
+
+    messages: list[Body] = Field(min_length=1)
+    tools: list[Body] = Field(default_factory=list[Body])
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: Body = Field(default_factory=dict)
+
 
 class Request(_Body):
     """Fields of both kinds of request."""
@@ -93,13 +122,6 @@ class Request(_Body):
     ignore_eos: bool = False
     return_token_ids: bool = False
 
-    @model_validator(mode="after")
-    def _refuse_unsupported(self) -> Request:
-        for key, value in (self.model_extra or {}).items():
-            if key in _NEUTRAL and value not in _NEUTRAL[key]:
-                raise ValueError(f"this server does not support {key}={value!r}")
-        return self
-
     @property
     def stops(self) -> list[str]:
         """Texts that end an answer."""
@@ -111,15 +133,12 @@ class Request(_Body):
         return bool(self.stream_options.get("include_usage"))
 
 
-class ChatRequest(Request):
+class ChatRequest(_Conversation, Request):
     """Body of ``/v1/chat/completions``."""
 
-    messages: list[Body] = Field(min_length=1)
-    tools: list[Body] = Field(default_factory=list[Body])
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=20)
-    chat_template_kwargs: Body = Field(default_factory=dict)
     kv_transfer_params: Body = Field(default_factory=dict)
 
     @property
@@ -161,6 +180,7 @@ class CompletionRequest(Request):
     """Body of ``/v1/completions``."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    add_special_tokens: bool = True
     logprobs: int | None = Field(default=None, ge=0, le=20)
 
     reads_tools: Literal[False] = False
@@ -181,13 +201,8 @@ class CompletionRequest(Request):
         return self.logprobs or 0
 
 
-class TokenizeRequest(_Body):
+class TokenizeRequest(_Conversation):
     """Body of ``/tokenize``: messages, as those of a chat request."""
-
-    messages: list[Body] = Field(min_length=1)
-    tools: list[Body] = Field(default_factory=list[Body])
-    add_generation_prompt: bool = True
-    chat_template_kwargs: Body = Field(default_factory=dict)
 
 
 @dataclass(slots=True)

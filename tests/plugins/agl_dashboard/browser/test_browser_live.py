@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -402,6 +403,23 @@ def test_a_selection_leaves_rollouts_that_its_change_does_not_fit(empty: Site, o
     confirm(page, "Retry")
     expect(page.get_by_text("Requeued 2; 1 had not ended", exact=True)).to_be_visible()
     assert statuses() == ["requeuing", "requeuing", "preparing"]
+
+
+def test_an_export_holds_what_a_rollout_has_become(empty: Site, open_page: Open):
+    store = empty.store
+    claim = empty.run(claimed(store))
+    ids = claim.rollout_id, claim.attempt.attempt_id
+    page = open_page(f"{empty.url}/rollouts")
+    live(page)
+    page.get_by_role("row", name="preparing").get_by_role("checkbox").check()
+    empty.run(store.add_many_spans(trace(*ids, "how far?", 0.5, random.Random(1))))
+    empty.run(store.update_attempt(*ids, status="succeeded"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    line = json.loads(download.value.path().read_text())
+    assert line["rollout"]["status"] == line["rollout"]["attempt"]["status"] == "succeeded"
+    assert line["rollout"]["end_time"] is not None
+    assert len(line["spans"]) == 5
 
 
 def test_a_call_of_an_unknown_vocabulary_does_not_hide_the_others(empty: Site, open_page: Open):

@@ -150,7 +150,7 @@ export function useCounts(): UseQueryResult<Record<RolloutStatus, number> | null
 }
 
 /** Read a rollout as it is now; null if the store has none of this id. */
-function readRollout(id: string): Promise<Rollout | null> {
+export function readRollout(id: string): Promise<Rollout | null> {
   return data(api.GET("/v1/agl/rollouts/{rollout_id}", { params: { path: { rollout_id: id } } })) as Promise<Rollout | null>;
 }
 

@@ -1,19 +1,23 @@
 // Rollouts and their spans as a JSON Lines file.
-import { type Rollout, api, data } from "../api/client";
+import { api, data } from "../api/client";
+import { readRollout } from "../api/queries";
 
-/** Save rollouts with their spans, one per line; return the number of spans. */
-export async function exportRollouts(rollouts: Rollout[]): Promise<number> {
+/** Save rollouts as they are now with their spans, one per line; return the number of spans. */
+export async function exportRollouts(ids: string[]): Promise<number> {
   const lines: string[] = [];
   let spans = 0;
-  for (const rollout of rollouts) {
-    const page = await data(api.GET("/v1/agl/spans", { params: { query: { rollout_id: rollout.rollout_id } } }));
+  for (const id of ids) {
+    // Before its spans: those of a rollout that has ended are then whole.
+    const rollout = await readRollout(id);
+    if (rollout === null) throw new Error(`The store has no rollout ${id}`);
+    const page = await data(api.GET("/v1/agl/spans", { params: { query: { rollout_id: id } } }));
     spans += page.items.length;
     lines.push(JSON.stringify({ rollout, spans: page.items }));
   }
   const url = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
   const link = document.createElement("a");
   link.href = url;
-  link.download = `rollouts-${rollouts.length}.jsonl`;
+  link.download = `rollouts-${ids.length}.jsonl`;
   link.click();
   URL.revokeObjectURL(url);
   return spans;

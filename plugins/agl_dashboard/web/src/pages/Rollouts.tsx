@@ -86,7 +86,7 @@ export function RolloutsPage() {
   const summaries = useSummaries(ids);
   const numbers = useCounts();
   const isOld = numbers.data === null; // its server has neither the filter nor the figures
-  const [selected, setSelected] = useState<Map<string, Rollout>>(new Map());
+  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
   const row = Number(url.get("row") ?? -1);
   const [cursor, setCursor] = useState(row);
   const latest = useRef(cursor); // keys may come faster than the page is drawn
@@ -103,10 +103,10 @@ export function RolloutsPage() {
     },
     [change, navigate],
   );
-  const toggle = useCallback((rollout: Rollout) => {
+  const toggle = useCallback((id: string) => {
     setSelected((old) => {
-      const next = new Map(old);
-      if (!next.delete(rollout.rollout_id)) next.set(rollout.rollout_id, rollout);
+      const next = new Set(old);
+      if (!next.delete(id)) next.add(id);
       return next;
     });
   }, []);
@@ -117,11 +117,11 @@ export function RolloutsPage() {
       if (isTyping(event)) return;
       if (event.key === "j") move(Math.min(latest.current + 1, total - 1));
       else if (event.key === "k") move(Math.max(latest.current - 1, 0));
-      else if (event.key === "Escape") setSelected(new Map());
+      else if (event.key === "Escape") setSelected(new Set());
       else {
         const rollout = at(latest.current);
         if (!rollout) return;
-        if (event.key === "x") toggle(rollout);
+        if (event.key === "x") toggle(rollout.rollout_id);
         else if (event.key === "Enter" && !(event.target instanceof HTMLElement && event.target.closest("button, a"))) {
           open(latest.current, rollout.rollout_id);
         }
@@ -198,7 +198,7 @@ export function RolloutsPage() {
       {total === 0 && !waiting && !problem && (
         <p className="empty">{contains || text || mode || group !== "All" ? "No rollout matches." : "No rollouts yet. They appear here as soon as an algorithm enqueues them."}</p>
       )}
-      {selected.size > 0 && <Selection rollouts={[...selected.values()]} onClear={() => setSelected(new Map())} />}
+      {selected.size > 0 && <Selection ids={[...selected]} onClear={() => setSelected(new Set())} />}
     </section>
   );
 }
@@ -283,7 +283,7 @@ interface RowProps {
   created: string;
   selected: boolean;
   current: boolean;
-  onToggle: (rollout: Rollout) => void;
+  onToggle: (id: string) => void;
   onOpen: (index: number, id: string) => void;
 }
 
@@ -315,7 +315,7 @@ const Row = memo(function Row({ index, top, rollout, score, tokens, took, create
       }}
     >
       <span role="cell" className="c-check">
-        <input type="checkbox" aria-label={`Select ${id}`} checked={selected} onChange={() => onToggle(rollout)} />
+        <input type="checkbox" aria-label={`Select ${id}`} checked={selected} onChange={() => onToggle(id)} />
       </span>
       <span role="cell" className="c-status">
         <Status value={rollout.status} />
@@ -357,16 +357,15 @@ const Row = memo(function Row({ index, top, rollout, score, tokens, took, create
   );
 });
 
-function Selection({ rollouts, onClear }: { rollouts: Rollout[]; onClear: () => void }) {
-  const ids = rollouts.map(({ rollout_id }) => rollout_id);
+function Selection({ ids, onClear }: { ids: string[]; onClear: () => void }) {
   const save = (): void =>
-    void exportRollouts(rollouts).then(
-      (spans) => toast(`Exported ${rollouts.length} rollouts, ${spans} spans`),
+    void exportRollouts(ids).then(
+      (spans) => toast(`Exported ${ids.length} rollouts, ${spans} spans`),
       (error: unknown) => toast(String(error)),
     );
   return (
     <div className="selection" role="region" aria-label="Selection">
-      <strong>{rollouts.length} selected</strong>
+      <strong>{ids.length} selected</strong>
       {ids.length === 2 && (
         <Link className="button" to={`/rollouts/${encodeURIComponent(ids[0] ?? "")}?with=${encodeURIComponent(ids[1] ?? "")}`}>
           <Columns2 size={14} aria-hidden /> Compare

@@ -29,9 +29,13 @@ async def stores(tmp_path):
 
 
 def peers(store: SqliteLightningStore) -> list[int]:
-    """Return the ids of the processes that are registered as waiting."""
+    """Return the ports of the processes that are registered as waiting."""
     with closing(sqlite3.connect(store.path)) as connection:
-        return [pid for (pid,) in connection.execute("SELECT pid FROM peers")]
+        return [port for (port,) in connection.execute("SELECT port FROM peers")]
+
+
+def port_of(store: SqliteLightningStore) -> int:
+    return store._sqlite.database.remote._port
 
 
 async def until(condition) -> None:
@@ -246,7 +250,7 @@ async def test_changes_are_logged_only_for_waiting_processes(stores):
         assert connection.execute("SELECT count(*) FROM changes").fetchone() == (0,)
     await here.dequeue_rollout("w")
     claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
-    await until(lambda: peers(here) == [os.getpid()])
+    await until(lambda: peers(here) == [port_of(here)])
     await there.enqueue_rollout("x")
     assert await claim is not None
     # Nobody waits when the next change arrives, so the process unregisters.
@@ -257,12 +261,39 @@ async def test_changes_are_logged_only_for_waiting_processes(stores):
 async def test_a_process_that_died_while_it_waited_is_forgotten(stores):
     here, there = stores
     with closing(sqlite3.connect(here.path)) as connection:
-        connection.execute("INSERT INTO peers VALUES (1, ?, 0.0)", (2**22 - 1,))
+        connection.execute("INSERT INTO peers VALUES (1, ?)", (time.time() - 200,))
         connection.commit()
     claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
-    await until(lambda: peers(here) == [os.getpid()])
+    await until(lambda: peers(here) == [port_of(here)])
     await there.enqueue_rollout("x")
     assert await claim is not None
+
+
+async def test_a_waiting_process_renews_its_registration(stores, monkeypatch):
+    monkeypatch.setattr(remote, "_RENEW_SECONDS", 0.0)
+    here, _ = stores
+
+    def renewed() -> float:
+        with closing(sqlite3.connect(here.path)) as connection:
+            return connection.execute("SELECT coalesce(max(time), 0) FROM peers").fetchone()[0]
+
+    claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
+    await until(renewed)
+    first = renewed()
+    await until(lambda: renewed() > first)
+    claim.cancel()
+
+
+async def test_a_waiting_process_that_was_forgotten_registers_again(stores):
+    here, there = stores
+    claim = asyncio.ensure_future(here.dequeue_rollout("w", wait=30))
+    await until(lambda: peers(here))
+    with closing(sqlite3.connect(here.path)) as connection:
+        connection.execute("DELETE FROM peers")
+        connection.commit()
+    await until(lambda: peers(here) == [port_of(here)])
+    await there.enqueue_rollout("x")
+    assert await asyncio.wait_for(claim, 5) is not None
 
 
 async def test_old_changes_are_deleted(stores, monkeypatch):

@@ -216,7 +216,13 @@ CREATE INDEX rollouts_duration ON rollouts (duration DESC, ordinal, mode);
 """Keeps the figures that rollouts are sorted by (:func:`agl_store_kit.changed_figures`), and
 finds rollouts by mode. NULL sorts as the smallest value, as a missing figure does."""
 
-_MIGRATIONS: Final = (_V1, _V2, _V3, _V4, _V5)
+_V6: Final = """
+DROP TABLE peers;
+CREATE TABLE peers (port INTEGER PRIMARY KEY, time REAL NOT NULL);
+"""
+"""Tells dead processes by the time of their last renewal; before, by their ids."""
+
+_MIGRATIONS: Final = (_V1, _V2, _V3, _V4, _V5, _V6)
 _REWRITES_SPANS: Final = 2
 """The migration that takes minutes on a large file, and says so."""
 SCHEMA_VERSION: Final = len(_MIGRATIONS)

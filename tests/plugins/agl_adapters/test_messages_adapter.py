@@ -389,6 +389,31 @@ def test_content_without_an_equivalent_is_named_and_left_out() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "f-1"}},
+        {"type": "video_url", "video_url": {"url": "https://x/y.mp4"}},
+    ],
+)
+def test_sounds_files_and_videos_are_kept(part: dict[str, Any]) -> None:
+    adapter = TraceToMessages()
+    asked = [parts("user", word("what is it"), part)]
+    (found,) = adapter.adapt([chat_span(asked, [parts("assistant", word("A bell."))])])
+    text = {"type": "text", "text": "what is it"}
+    assert found["messages"][0] == {"role": "user", "content": [text, part]}
+    assert adapter.report.left_out == {}
+
+
+def test_a_part_of_such_a_type_without_its_content_is_left_out() -> None:
+    adapter = TraceToMessages()
+    asked = [parts("user", word("q"), {"type": "file", "file_id": "f-1"})]
+    (found,) = adapter.adapt([chat_span(asked, [parts("assistant", word("a"))])])
+    assert found["messages"][0]["content"] == "q"
+    assert adapter.report.count("part") == 1
+
+
 def test_each_choice_is_a_conversation_unless_the_history_shows_which_was_used() -> None:
     asked = [parts("user", word("q"))]
     answers = [parts("assistant", word(text)) for text in ("a", "b", "c")]

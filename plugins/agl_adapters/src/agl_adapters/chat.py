@@ -108,6 +108,8 @@ def check_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 _WITHOUT_CONTENT: Final = frozenset({"reasoning", "thinking"})
 """Types of parts that no API accepts as content of a message."""
+_AS_IN_CHAT: Final = frozenset({"input_audio", "file", "video_url"})
+"""Types of parts that are recorded in chat's own form; vLLM adds videos to it."""
 
 # -- from a dialect ------------------------------------------------------------------------------
 
@@ -190,6 +192,8 @@ def _with_parts(
             content.append({"type": "image_url", "image_url": {"url": image}})
         elif kind in ("text", "refusal"):
             content.append({"type": "text", "text": _get(part, shape.part_text)})
+        elif kind in _AS_IN_CHAT and isinstance(own := _get(part, kind), Mapping):
+            content.append({"type": kind, kind: own})
         elif report is not None and kind not in _WITHOUT_CONTENT:
             report.leave_out("part", f"{Reason.NO_EQUIVALENT} {kind!r}")
     if content or calls or not messages:

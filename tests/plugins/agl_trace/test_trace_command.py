@@ -376,6 +376,37 @@ def test_the_conversation_of_a_rollout(tmp_path, monkeypatch, capsys):
     assert "--forks and --chat exclude each other" in capsys.readouterr().err
 
 
+def test_a_call_with_a_role_outside_of_chat_is_named_and_the_others_are_shown(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+
+    async def work(store: LightningStore) -> None:
+        started = await store.start_rollout("x")
+        ids = [started.rollout_id, started.attempt.attempt_id]
+        calls = [
+            call([said("ipython", "1 + 1")], said("assistant", "2")),
+            call([said("user", "Hi")], said("assistant", "Hello.")),
+        ]
+        spans = [
+            span(ids, n, "chat\x1b[2J", attributes=each) for n, each in enumerate(calls, start=1)
+        ]
+        await store.add_many_spans(spans)
+
+    asyncio.run(closing(tmp_path / "agl.db", work))
+    assert main(["trace", "latest", "--chat"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:6] == ["call 1", "  user       Hi", "  assistant  Hello."]
+    (left_out,) = lines[6:]
+    assert left_out.startswith("left out: 1 call (span ")
+    assert "message 0 is not a chat message" in left_out and "ipython" in left_out
+    assert "\x1b" not in left_out
+    assert main(["trace", "latest", "--chat", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["conversations"]) == 1
+    assert told["report"]["spans"] == 2 and len(told["report"]["left_out"]["call"]) == 1
+
+
 def test_a_rollout_without_model_calls_has_no_conversation(ids, capsys):
     assert main(["trace", ids[0], "--attempt", "1", "--chat"]) == 0
     assert capsys.readouterr().out.endswith("no model call with messages was recorded\n")

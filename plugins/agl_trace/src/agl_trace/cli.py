@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from agl_cli_kit import in_terminal, open_store, print_json, store_options
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_trace.selection import LATEST, find_attempt, find_rollout
 
 if TYPE_CHECKING:
+    from agl_adapters import TraceToMessages
+    from agl_core.adapter import AdapterReport
     from agl_core.store import LightningStore
-    from agl_core.types import Attempt, Rollout, Span
+    from agl_core.types import Attempt, OpenAIMessages, Rollout, Span
     from agl_trace import Style, TraceSummary, TraceView
     from agl_trace.otlp import SendOutcome
 
@@ -148,9 +150,9 @@ def _show_chat(recorded: _Recorded, as_json: bool) -> None:
     from agl_core.adapter import Reason
     from agl_trace import view_trace
     from agl_trace.chat import render_chat
+    from agl_trace.render import clean_text
 
-    adapter = TraceToMessages(keep_auxiliary=True)
-    conversations, report = adapter.adapt_with_report(recorded.spans)
+    conversations, report = _conversations(TraceToMessages(keep_auxiliary=True), recorded.spans)
     if as_json:
         ids = {"rollout_id": recorded.rollout.rollout_id, "attempt_id": recorded.attempt.attempt_id}
         print_json({**ids, "conversations": conversations, "report": report.as_dict()})
@@ -164,7 +166,32 @@ def _show_chat(recorded: _Recorded, as_json: bool) -> None:
     # Where tracer and proxy both record, each call is there twice; that is not worth a line.
     report.left_out.pop(("call", str(Reason.DUPLICATE_RESPONSE)), None)
     for line in str(report).splitlines()[1:]:
-        click.echo(line)
+        click.echo(clean_text(line, style))
+
+
+def _conversations(
+    adapter: TraceToMessages, spans: Sequence[Span]
+) -> tuple[list[OpenAIMessages], AdapterReport]:
+    """Adapt spans, without the calls that the adapter refuses; the report says why."""
+    try:
+        return adapter.adapt_with_report(spans)
+    except InvalidArgumentError:
+        refused: list[str] = []
+        kept: list[Span] = []
+        for span in spans:
+            try:
+                adapter.adapt_with_report([span])
+            except InvalidArgumentError as error:
+                refused.append(str(error))
+            else:
+                kept.append(span)
+        if not refused:  # the error is one of several spans together
+            raise
+    conversations, report = adapter.adapt_with_report(kept)
+    report.spans = len(spans)
+    for error in refused:
+        report.leave_out("call", error)
+    return conversations, report
 
 
 def _show_forks(store: LightningStore, wanted: str, as_json: bool) -> int:

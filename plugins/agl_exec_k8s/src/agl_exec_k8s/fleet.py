@@ -203,7 +203,8 @@ class Fleet(ABC):
         """Log the end of a runner, and release its attempts."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         if self._stop.is_set() or ending.cause == COMPLETED:
-            self._release(uid, self._reason(ending.cause))
+            if self._release(uid, self._reason(ending.cause)):
+                self._crashes = 0
             return
         cause = self._cause(pod, ending)
         log = self._log_of(name, ending, gone)
@@ -215,7 +216,7 @@ class Fleet(ABC):
         if not ending.crashed:
             return
         self._crashes += 1
-        if self._crashes > self._config.max_restarts * self._objects.replicas:
+        if self._crashes > self._config.max_restarts * self._objects.most_pods:
             self._fail(f"runners die again and again; pod {name}: {cause}{log}")
 
     def _cause(self, pod: dict[str, Any], ending: Ending) -> str:

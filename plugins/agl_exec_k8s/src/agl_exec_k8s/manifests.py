@@ -44,9 +44,11 @@ class RunObjects:
         return ",".join(f"{key}={value}" for key, value in self._identity.items())
 
     @property
-    def replicas(self) -> int:
-        """Number of pods of the Deployment."""
-        return math.ceil(self.config.n_runners / self.config.runners_per_pod)
+    def most_pods(self) -> int:
+        """Largest number of pods at a time: of the Deployment, or of Jobs."""
+        config = self.config
+        runners = config.runners_per_pod if config.runners == "deployment" else 1
+        return math.ceil(config.n_runners / runners)
 
     def secret(self, token: str) -> Manifest:
         """Return the Secret with the runners' token; it owns the other objects."""
@@ -65,7 +67,7 @@ class RunObjects:
             "kind": "Deployment",
             "metadata": self._metadata(self.name),
             "spec": {
-                "replicas": self.replicas,
+                "replicas": self.most_pods,
                 "selector": {"matchLabels": self._identity},
                 "template": self._template("Always", self.config.runners_per_pod),
             },

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from pymongo.errors import AutoReconnect
 
 from agl_core.errors import (
     AttemptEndedError,
@@ -10,6 +11,8 @@ from agl_core.errors import (
     StoreDataError,
     StoreUnavailableError,
 )
+from agl_core.store import current_request_key
+from agl_core.types import PromptTemplate, RolloutConfig
 from agl_store_kit import late_seconds
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
@@ -180,4 +183,128 @@ async def test_an_attempt_that_ends_between_two_writes_keeps_its_reward(
     late_seconds.reset(reset)
     spans = await store.query_spans(ids[0])
     assert [span.sequence_id for span in spans] == [1]
+    await store.close()
+
+
+# -- claims and the second write -------------------------------------------------------------------
+
+
+async def test_a_cancellation_frees_the_worker_that_claimed_meanwhile(
+    mongo_uri, partition, monkeypatch
+):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    retrying = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    rollout_id = (await store.enqueue_rollout("x", config=retrying)).rollout_id
+    first = await store.dequeue_rollout(worker_id="a")
+    await store.update_attempt(rollout_id, first.attempt.attempt_id, status="failed")
+    rollouts = store._mongo.connection.rollouts
+    replace, raced = rollouts._replace, []
+
+    async def race(record, state, change, release):
+        if not raced:  # between the decision and its write
+            raced.append(await store.dequeue_rollout(worker_id="b"))
+        return await replace(record, state, change, release)
+
+    monkeypatch.setattr(rollouts, "_replace", race)
+    await store.update_rollout(rollout_id, status="cancelled")
+    assert raced[0].attempt.sequence_id == 2
+    worker = await store.get_worker_by_id("b")
+    assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+    await store.close()
+
+
+@pytest.mark.parametrize("failing", ["_assign", "_claim_head"])
+async def test_an_error_after_a_claim_leaves_no_rollout_behind(
+    mongo_uri, partition, monkeypatch, failing
+):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    claims = store._mongo.connection.claims
+    whole, calls = getattr(claims, failing), []
+
+    async def broken(*arguments):
+        calls.append(arguments)
+        if failing == "_assign" or len(calls) == 2:
+            raise AutoReconnect("the primary is away")
+        return await whole(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, failing, broken)
+        claimed = await store.dequeue_many_rollouts(limit=2, worker_id="w")
+    assert [one.input for one in claimed] == ([0, 1] if failing == "_assign" else [0])
+    rest = await store.dequeue_many_rollouts(limit=5, worker_id="w")
+    assert [one.input for one in rest] == list(range(len(claimed), 3))
+    await store.close()
+
+
+async def test_a_claim_whose_reply_is_lost_is_given_back(mongo_uri, partition, monkeypatch):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    await store.enqueue_rollout("x")
+    claims = store._mongo.connection.claims
+    take = claims._take_head
+
+    async def lost(*arguments):
+        await take(*arguments)
+        raise AutoReconnect("the reply is lost, and no server is found")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "_take_head", lost)
+        with pytest.raises(StoreUnavailableError):
+            await store.dequeue_rollout(worker_id="w")
+    claimed = await store.dequeue_rollout(worker_id="w")
+    assert claimed is not None
+    assert (claimed.input, claimed.attempt.sequence_id) == ("x", 1)
+    await store.close()
+
+
+async def test_giving_a_claim_back_revives_no_cancelled_rollout(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    for number in range(2):
+        await store.enqueue_rollout(number)
+    claimed = await store.dequeue_many_rollouts(limit=2, worker_id="w")
+    await store.update_rollout(claimed[0].rollout_id, status="cancelled")
+    await store.update_rollout(claimed[1].rollout_id, metadata={"moved": "meanwhile"})
+    given = [(one, one.attempt) for one in claimed]
+    await store._mongo.connection.call(lambda connection: connection.claims.give_back(given))
+    statuses = [one.status for one in await store.query_rollouts(sort_by="start_time")]
+    assert statuses == ["cancelled", "queuing"]
+    await store.close()
+
+
+async def test_spans_that_are_sent_again_complete_a_broken_write(mongo_uri, partition, monkeypatch):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    started = await store.start_rollout("x", worker_id="w")
+    rewarded = {"agentlightning.reward.0.value": 0.5}
+    span = span_of(started, attributes=rewarded)
+
+    async def die(*args, **kwargs):
+        raise StoreUnavailableError("killed between the spans and their rollout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._mongo.connection.rollouts, "change", die)
+        with pytest.raises(StoreUnavailableError):
+            await store.add_many_spans([span])
+    assert list(await store.add_many_spans([span])) == [], "it is stored already"
+    attempt = await store.get_latest_attempt(started.rollout_id)
+    assert attempt.status == "running"
+    rewarded_first = await store.query_rollouts(sort_by="reward", sort_order="desc")
+    assert rewarded_first[0].rollout_id == started.rollout_id
+    record = await store._mongo.connection.call(
+        lambda connection: connection.rollouts.find(started.rollout_id)
+    )
+    assert record.reward == 0.5
+    await store.close()
+
+
+async def test_an_update_that_is_sent_again_late_replaces_no_newer_one(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    contents = [{"p": PromptTemplate(template=text, engine="f-string")} for text in "ab"]
+    for key, content in [("k1", contents[0]), ("k2", contents[1]), ("k1", contents[0])]:
+        with_key = current_request_key.set(key)
+        try:
+            update = await store.update_resources("res", content)
+        finally:
+            current_request_key.reset(with_key)
+    assert (update.version, update.resources["p"].template) == (2, "b")
     await store.close()

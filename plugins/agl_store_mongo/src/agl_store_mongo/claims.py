@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from pymongo import ASCENDING, ReturnDocument
+from pymongo.errors import ConnectionFailure
 
 from agl_core.ids import generate_id
 from agl_core.types import Attempt, Rollout, RolloutConfig, evolve
 from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle, notices_of
 from agl_store_kit.lifecycle import Change
-from agl_store_mongo.database import Database
+from agl_store_mongo.database import Database, pause_after
 from agl_store_mongo.documents import (
     Document,
     Record,
@@ -25,6 +27,8 @@ from agl_store_mongo.rollouts import Rollouts
 from agl_store_mongo.workers import Workers
 
 __all__ = ["Claims"]
+
+logger = logging.getLogger(__name__)
 
 _HEAD_FIRST: Final = [("queue_position", ASCENDING)]
 
@@ -39,19 +43,35 @@ class Claims:
         self._rollouts = rollouts
         self._workers = workers
         self._feed = feed
+        self._unanswered: list[str] = []
+        """Claims that may have been made by calls that raised, and that nobody asks for again."""
 
     async def claim(self, request: ClaimRequest) -> list[tuple[Rollout, Attempt]]:
         """Claim rollouts; see :meth:`agl_store_kit.StorageBackend.claim`."""
+        if self._unanswered:
+            await self._return_unanswered()
         token = request.key or generate_id(16)
         claimed = await self._claimed_under(token, request.limit) if request.key else []
         if not claimed:
             for place in range(request.limit):
-                record = await self._claim_head(request, place, f"{token}/{place}")
+                try:
+                    record = await self._claim_head(request, place, f"{token}/{place}")
+                except ConnectionFailure:
+                    if request.key is None:
+                        self._unanswered.append(f"{token}/{place}")
+                    if not claimed:
+                        raise
+                    logger.warning("%d of %d claims were made", len(claimed), request.limit)
+                    break
                 if record is None:
                     break
                 claimed.append(record)
         if claimed:
-            await self._assign(request, len(claimed) - 1, claimed[-1])
+            try:
+                await self._assign(request, len(claimed) - 1, claimed[-1])
+            except ConnectionFailure as error:
+                # The claims are made. A heartbeat names the worker's attempt anyway.
+                logger.warning("the record of worker %s is late: %s", request.worker_id, error)
         elif request.worker_id and request.idle is not None:
             await self._workers.change(request.worker_id, request.idle)
         return [(record.rollout, record.attempts[-1]) for record in claimed]
@@ -124,31 +144,52 @@ class Claims:
         state = RolloutState(record.rollout, len(record.attempts) - 1, None, None)
         await self._workers.follow(request.worker_id, state, begin)
 
+    async def _return_unanswered(self) -> None:
+        """Give back what was claimed by calls that lost the reply."""
+        unanswered, self._unanswered = self._unanswered, []
+        try:
+            while unanswered:
+                found = await self._db.rollouts.find_one(self._db.by(request=unanswered[-1]))
+                if found is not None:
+                    record = record_from(found)
+                    await self.give_back([(record.rollout, record.attempts[-1])])
+                unanswered.pop()
+        finally:
+            self._unanswered += unanswered
+
     async def give_back(self, claimed: Sequence[tuple[Rollout, Attempt]]) -> None:
         """Undo claims whose caller was cancelled before it got them."""
         for rollout, attempt in reversed(claimed):
-            record = await self._rollouts.find(rollout.rollout_id, payload=False)
-            if record is None or record.latest != attempt:
-                continue  # somebody has acted on it
-            head = await self._db.rollouts.find_one(
-                self._db.queued(), {"queue_position": 1}, sort=_HEAD_FIRST
-            )
-            status = lifecycle.status_before_claim(attempt)
-            which = self._db.by(rollout_id=rollout.rollout_id, version=record.version)
-            back = {
-                "$set": {
-                    "status": status,
-                    "queue_position": head["queue_position"] - 1 if head else 0,
-                    "request": None,
-                },
-                "$unset": {f"attempts.{attempt.attempt_id}": ""},
-                "$inc": {"version": 1},
-            }
-            result = await self._db.rollouts.update_one(which, back)
-            if result.matched_count:
-                await self._workers.free(attempt)
-                notice = Notice("rollout", time.time(), rollout.rollout_id, status=status)
-                self._feed.publish([notice])
+            tries = 0
+            while not await self._give_back(rollout.rollout_id, attempt):
+                tries += 1
+                await pause_after(tries)
+
+    async def _give_back(self, rollout_id: str, attempt: Attempt) -> bool:
+        """Undo a claim; return False after a lost race."""
+        record = await self._rollouts.find(rollout_id, payload=False)
+        if record is None or record.latest != attempt or record.rollout.status != "preparing":
+            return True  # somebody has acted on it
+        head = await self._db.rollouts.find_one(
+            self._db.queued(), {"queue_position": 1}, sort=_HEAD_FIRST
+        )
+        status = lifecycle.status_before_claim(attempt)
+        which = self._db.by(rollout_id=rollout_id, version=record.version)
+        back = {
+            "$set": {
+                "status": status,
+                "queue_position": head["queue_position"] - 1 if head else 0,
+                "request": None,
+            },
+            "$unset": {f"attempts.{attempt.attempt_id}": ""},
+            "$inc": {"version": 1},
+        }
+        result = await self._db.again(lambda: self._db.rollouts.update_one(which, back))
+        if result.matched_count:
+            await self._workers.free(attempt)
+            notice = Notice("rollout", time.time(), rollout_id, status=status)
+            self._feed.publish([notice])
+        return result.matched_count == 1
 
 
 _ANY_QUEUED: Final = lifecycle.new_rollout(

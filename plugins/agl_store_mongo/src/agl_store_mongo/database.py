@@ -26,7 +26,14 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
-from pymongo import ASCENDING, AsyncMongoClient, IndexModel, ReadPreference, ReturnDocument
+from pymongo import (
+    ASCENDING,
+    DESCENDING,
+    AsyncMongoClient,
+    IndexModel,
+    ReadPreference,
+    ReturnDocument,
+)
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import (
     AutoReconnect,
@@ -60,17 +67,21 @@ _CHANGES_KEPT_SECONDS: Final = 600
 """A process that was away for longer reads the records instead."""
 
 _INDEXES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
-    # The first is unique. Each begins with the partition.
+    # The first is unique. Each begins with the partition. A name after "-" is in falling order.
     "rollouts": (
         ("rollout_id",),
         ("status", "queue_position"),
         ("timed", "status"),
         ("request",),
         ("ordinal",),
+        # Equal values are in the order of insertion both ways, so a direction has its own index.
         ("start_time", "ordinal"),
+        ("-start_time", "ordinal"),
         ("mode", "start_time", "ordinal"),
         ("reward", "ordinal"),
+        ("-reward", "ordinal"),
         ("duration", "ordinal"),
+        ("-duration", "ordinal"),
     ),
     "workers": (("worker_id",), ("ordinal",)),
     "resources": (("resources_id",), ("touched",), ("ordinal",)),
@@ -126,7 +137,7 @@ class Database:
         for name, indexes in _INDEXES.items():
             models = [
                 IndexModel(
-                    [("partition_id", ASCENDING), *((key, ASCENDING) for key in keys)],
+                    [("partition_id", ASCENDING), *map(_ordered, keys)],
                     unique=number == 0,
                 )
                 for number, keys in enumerate(indexes)
@@ -280,6 +291,11 @@ class Database:
         if document is None:
             raise StoreDataError(f"an upsert into {collection.full_name} returned nothing")
         return document
+
+
+def _ordered(key: str) -> tuple[str, int]:
+    """Return a key of an index with its direction."""
+    return (key[1:], DESCENDING) if key.startswith("-") else (key, ASCENDING)
 
 
 async def pause_after(tries: int) -> None:

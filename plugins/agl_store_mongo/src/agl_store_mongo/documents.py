@@ -89,6 +89,8 @@ class Record:
     """The worker that was taken off its attempt last; see :mod:`agl_store_mongo.workers`."""
     recent: list[str]
     """Tokens of the last changes, by which a change whose reply was lost is recognised."""
+    reward: float | None
+    """The primary reward of the latest attempt that arrived last."""
 
     @property
     def latest(self) -> Attempt | None:
@@ -190,7 +192,14 @@ def record_from(document: Document) -> Record:
         _attempt_from(rollout_id, sequence_id, fields)
         for sequence_id, fields in enumerate(document["attempts"].values(), start=1)
     ]
-    return Record(rollout, attempts, document["version"], document["release"], document["recent"])
+    return Record(
+        rollout,
+        attempts,
+        document["version"],
+        document["release"],
+        document["recent"],
+        document.get("reward"),
+    )
 
 
 def _attempt_from(rollout_id: str, sequence_id: int, fields: Document) -> Attempt:

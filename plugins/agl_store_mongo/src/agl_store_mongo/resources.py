@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from agl_core.ids import generate_id
 from agl_core.types import ResourcesUpdate
@@ -12,6 +12,14 @@ from agl_store_mongo.documents import Document, encode_resources, resources_from
 from agl_store_mongo.feed import Feed
 
 __all__ = ["Resources"]
+
+_RECENT: Final = 16
+"""Tokens kept per snapshot: a lost reply is recognised within as many later changes."""
+
+
+def _recent(document: Document) -> list[str]:
+    """Return the tokens of the last changes; documents of before have that of the last one."""
+    return document.get("recent") or [document.get("request", "")]
 
 
 class Resources:
@@ -36,7 +44,8 @@ class Resources:
         token = key or generate_id(16)
         while True:
             document = await self._db.resources.find_one(self._db.by(resources_id=resources_id))
-            if document is not None and document["request"] == token:
+            recent: list[str] = [] if document is None else _recent(document)
+            if document is not None and token in recent:
                 # Written by a try whose reply was lost, or by an earlier call of the same key.
                 update = resources_from(document)
                 break
@@ -47,7 +56,7 @@ class Resources:
                 "version": update.version,
                 "resources": encode_resources(update.resources),
                 "touched": number if becomes_latest else NEVER_LATEST,
-                "request": token,
+                "recent": [*recent[1 - _RECENT :], token],
             }
             if await self._save(document, update, changes, number):
                 break

@@ -136,10 +136,11 @@ class Rollouts:
             if change is None or change == _NOTHING:
                 return state.rollout, state.attempt
             attempt = change.attempt or state.attempt
-            if worker_id is None and attempt is not None:
-                worker_id = attempt.worker_id
+            concerned = worker_id
+            if concerned is None and attempt is not None:
+                concerned = attempt.worker_id  # of this try: another one may have claimed since
             unconcerned = state.attempt is None or state.attempt.status != "unresponsive"
-            follower = None if only_revived and unconcerned else worker_id
+            follower = None if only_revived and unconcerned else concerned
             release = self._workers.release_of(follower, state, attempt, decide)
             if await self._replace(record, state, change, release):
                 break

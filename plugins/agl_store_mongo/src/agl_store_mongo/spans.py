@@ -13,14 +13,28 @@ from agl_core.store import EncodedSpan
 from agl_store_kit import (
     HIGHEST_COUNTED_SEQUENCE_ID,
     Decide,
+    RolloutState,
     attempt_not_found,
     rollout_not_found,
 )
+from agl_store_kit.lifecycle import Change
 from agl_store_mongo.database import Database
 from agl_store_mongo.documents import Record, span_document
 from agl_store_mongo.rollouts import Rollouts
 
 __all__ = ["Spans"]
+
+
+def _is_half_written(record: Record, state: RolloutState, change: Change | None) -> bool:
+    """Return whether spans may be stored whose rollout was not written after them.
+
+    The connection may have broken, or the process died, between the two writes.
+    """
+    attempt = state.attempt
+    if change is None or attempt is None:
+        return False
+    lacks_reward = change.reward is not None and state.is_latest and record.reward is None
+    return attempt.status == "preparing" or lacks_reward
 
 
 class Spans:
@@ -37,15 +51,17 @@ class Spans:
         for span in spans:
             by_key.setdefault((span.rollout_id, span.attempt_id, span.span_id), span)
         unique = list(by_key.values())
+        half_written: set[tuple[str, str]] = set()
         for rollout_id, attempt_id in dict.fromkeys((s.rollout_id, s.attempt_id) for s in unique):
-            arrived(
-                records[rollout_id].state(attempt_id)
-            )  # before the first write, as it may raise
+            record = records[rollout_id]
+            state = record.state(attempt_id)
+            change = arrived(state)  # before the first write, as it may raise
+            if _is_half_written(record, state, change):
+                half_written.add((rollout_id, attempt_id))
         stored = await self._insert(unique, await self._draw_ordinals(spans, unique))
         try:
-            for rollout_id, attempt_id in dict.fromkeys(
-                (span.rollout_id, span.attempt_id) for span in stored
-            ):
+            written = ((span.rollout_id, span.attempt_id) for span in stored)
+            for rollout_id, attempt_id in dict.fromkeys((*written, *half_written)):
                 await self._rollouts.change(
                     rollout_id,
                     arrived,

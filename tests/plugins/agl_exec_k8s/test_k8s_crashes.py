@@ -1,7 +1,9 @@
-"""Which crashes end a run."""
+"""Which crashes end a run, and what its threads note at the same time."""
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agl_core.execution import ThreadingEvent
@@ -37,7 +39,8 @@ class Jobs:
         self.ended += 1
         if code == 0:
             self._finished.add(uid)
-        ended = {"exitCode": code, "containerID": uid}
+        reason = "OOMKilled" if code else "Completed"
+        ended = {"exitCode": code, "reason": reason, "containerID": uid}
         pod = {
             "metadata": {"name": uid, "uid": uid, "ownerReferences": [{"name": f"job-{uid}"}]},
             "status": {"containerStatuses": [{"name": "runner", "state": {"terminated": ended}}]},
@@ -66,3 +69,23 @@ def test_each_job_may_crash() -> None:
     for _ in range(4):
         jobs.end(137)
     assert jobs.fleet.failures == []
+
+
+def test_threads_note_troubles_at_the_same_time() -> None:
+    fleet = Jobs(1).fleet
+    names = [f"job-{i}" for i in range(300)]
+
+    def note(trouble: str | None) -> None:
+        for _ in range(60):
+            for name in names:
+                fleet._note_trouble(name, trouble)  # pyright: ignore[reportPrivateUsage]
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as pool:
+            noting = [pool.submit(note, trouble) for trouble in ("exceeded quota: q", None)]
+            for each in noting:
+                each.result()
+    finally:
+        sys.setswitchinterval(usual)

@@ -77,6 +77,7 @@ class Fleet(ABC):
         self._crashes = 0
         self._troubles: dict[str, str] = {}
         """Why a pod or its owner does not start, by name."""
+        self._noting = threading.Lock()  # of the troubles: every thread of the run notes them
         self._deadline = threading.Timer(config.start_timeout, self._on_start_timeout)
         self._deadline.daemon = True
         self._watchers = [
@@ -189,7 +190,7 @@ class Fleet(ABC):
                 logger.info("Pod %s was deleted", name)
                 self._release(uid, self._reason(_DELETED))
             del self._pods[uid]
-            self._troubles.pop(name, None)
+            self._note_trouble(name, None)
             if not self._pods:
                 self._none_left.set()
             return
@@ -254,18 +255,20 @@ class Fleet(ABC):
     # -- problems --------------------------------------------------------------------------------
 
     def _note_trouble(self, name: str, trouble: str | None) -> None:
-        if trouble is None:
-            self._troubles.pop(name, None)
-            return
-        if name not in self._troubles:
-            # One line for all pods. A pod's reason changes to and fro: ErrImagePull, back-off.
-            reasons = {each.partition(":")[0] for each in self._troubles.values()}
-            if trouble.partition(":")[0] not in reasons:
-                logger.warning("%s does not start: %s", name, trouble)
-        self._troubles[name] = trouble
+        with self._noting:
+            if trouble is None:
+                self._troubles.pop(name, None)
+                return
+            if name not in self._troubles:
+                # One line for all pods. A pod's reason changes to and fro: ErrImagePull, back-off.
+                reasons = {each.partition(":")[0] for each in self._troubles.values()}
+                if trouble.partition(":")[0] not in reasons:
+                    logger.warning("%s does not start: %s", name, trouble)
+            self._troubles[name] = trouble
 
     def _on_start_timeout(self) -> None:
-        reasons = "; ".join(dict.fromkeys(self._troubles.values())) or "no reason is known"
+        with self._noting:
+            reasons = "; ".join(dict.fromkeys(self._troubles.values())) or "no reason is known"
         self._fail(f"no runner started within {self._config.start_timeout:g} s: {reasons}")
 
     def _on_failure(self, error: Exception) -> None:

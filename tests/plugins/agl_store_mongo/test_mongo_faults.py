@@ -308,3 +308,21 @@ async def test_an_update_that_is_sent_again_late_replaces_no_newer_one(mongo_uri
             current_request_key.reset(with_key)
     assert (update.version, update.resources["p"].template) == (2, "b")
     await store.close()
+
+
+async def test_a_claim_is_found_under_its_key_by_a_call_that_asks_for_none(mongo_uri, partition):
+    """So a server gives back what another one claimed."""
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    for number in range(12):
+        await store.enqueue_rollout(number)
+    for key in ("k", "k0"):
+        with_key = current_request_key.set(key)
+        try:
+            limit = 11 if key == "k" else 1
+            claimed = await store.dequeue_many_rollouts(limit=limit, worker_id="w")
+            found = await store.dequeue_many_rollouts(limit=0, worker_id="w")
+        finally:
+            current_request_key.reset(with_key)
+        assert [one.input for one in found] == [one.input for one in claimed]
+        assert len(found) == limit
+    await store.close()

@@ -30,6 +30,8 @@ __all__ = ["Claims"]
 
 logger = logging.getLogger(__name__)
 
+_AFTER_SLASH: Final = "0"
+"""The character after a slash, so that a range has all texts with one at a place."""
 _HEAD_FIRST: Final = [("queue_position", ASCENDING)]
 
 
@@ -51,7 +53,7 @@ class Claims:
         if self._unanswered:
             await self._return_unanswered()
         token = request.key or generate_id(16)
-        claimed = await self._claimed_under(token, request.limit) if request.key else []
+        claimed = await self._claimed_under(token) if request.key else []
         if not claimed:
             for place in range(request.limit):
                 try:
@@ -120,12 +122,12 @@ class Claims:
 
         return await self._db.again(take)
 
-    async def _claimed_under(self, token: str, limit: int) -> list[Record]:
-        """Return what an earlier claim with this token has claimed."""
-        request_ids = [f"{token}/{place}" for place in range(max(limit, 0))]
-        cursor = self._db.rollouts.find(self._db.by(request={"$in": request_ids}))
-        found = {document["request"]: record_from(document) async for document in cursor}
-        return [found[request_id] for request_id in request_ids if request_id in found]
+    async def _claimed_under(self, token: str) -> list[Record]:
+        """Return what an earlier claim with this token has claimed, however many it asked for."""
+        which = self._db.by(request={"$gte": f"{token}/", "$lt": f"{token}{_AFTER_SLASH}"})
+        found = [document async for document in self._db.rollouts.find(which)]
+        found.sort(key=lambda document: int(document["request"].rpartition("/")[2]))
+        return [record_from(document) for document in found]
 
     async def _assign(self, request: ClaimRequest, place: int, record: Record) -> None:
         """Put the worker on the attempt that was claimed last. Idempotent."""

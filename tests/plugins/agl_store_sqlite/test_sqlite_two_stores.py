@@ -117,7 +117,7 @@ async def test_opening_a_file_waits_while_another_store_shrinks_it(tmp_path, cap
     here = SqliteLightningStore(tmp_path / "store.db")
     with here._sqlite.database.writer.alone() as alone:
         assert alone
-        opening = asyncio.ensure_future(asyncio.to_thread(SqliteLightningStore, here.path))
+        opening = asyncio.ensure_future(asyncio.to_thread(lambda: SqliteLightningStore(here.path)))
         await until(lambda: "is being shrunk by another store" in caplog.text)
         assert not opening.done()
     there = await asyncio.wait_for(opening, 20)

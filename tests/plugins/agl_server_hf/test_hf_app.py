@@ -43,7 +43,7 @@ async def test_null_means_that_a_field_is_left_out():
             assert choice["logprobs"] is None and "token_ids" not in choice
         nulls["add_generation_prompt"] = None
         rendered = await post(server, "../tokenize", messages=HI, **nulls)
-        assert rendered["tokens"] == server.engine.prompts[1]
+        assert rendered["tokens"] == server.engine.prompts[0]
         refusal = await post(server, "chat/completions", 400, messages=None)
         assert "messages" in refusal["error"]["message"]
 

@@ -449,6 +449,23 @@ async def test_a_server_that_hangs_is_stopped(taught: Path):
     assert not is_running(pid)
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("::1", "http://[::1]:0/v1"),
+        ("::", "http://127.0.0.1:0/v1"),
+        ("0.0.0.0", "http://127.0.0.1:0/v1"),  # noqa: S104 -- nothing listens there
+        ("models.local", "http://models.local:0/v1"),
+    ],
+)
+def test_clients_can_use_the_url(
+    taught: Path, monkeypatch: pytest.MonkeyPatch, host: str, url: str
+):
+    server = HFServer(taught, host=host)
+    monkeypatch.setattr(server, "is_running", lambda: True)
+    assert server.base_url == url
+
+
 async def test_a_bad_model_is_reported_at_start(tmp_path: Path):
     with pytest.raises(LLMServerError, match=r"config\.json"):
         await HFServer(tmp_path).start()

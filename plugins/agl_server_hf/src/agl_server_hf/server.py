@@ -27,6 +27,7 @@ from agl_core.errors import LLMServerError, MissingDependencyError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import configured_by
 from agl_server_hf.config import HFServerConfig
+from agl_serving import LOOPBACK, is_wildcard, url_host
 
 __all__ = ["HFServer"]
 
@@ -75,7 +76,8 @@ class HFServer(LLMServer):
     def base_url(self) -> str:
         if not self.is_running():
             raise LLMServerError("the server is not running; call start() first")
-        return f"http://{self._config.host}:{self._port}/v1"
+        host = LOOPBACK if is_wildcard(self._config.host) else self._config.host
+        return f"http://{url_host(host)}:{self._port}/v1"
 
     @property
     def pid(self) -> int:

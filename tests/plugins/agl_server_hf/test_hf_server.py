@@ -454,7 +454,7 @@ async def test_a_server_that_hangs_is_stopped(taught: Path):
     [
         ("::1", "http://[::1]:0/v1"),
         ("::", "http://127.0.0.1:0/v1"),
-        ("0.0.0.0", "http://127.0.0.1:0/v1"),  # noqa: S104 -- nothing listens there
+        ("0.0.0.0", "http://127.0.0.1:0/v1"),
         ("models.local", "http://models.local:0/v1"),
     ],
 )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import queue
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
-from agl_server_hf.text import Detokenizer, parse_answer, render_chat
+from agl_server_hf.text import Detokenizer, GrowingText, parse_answer, render_chat
 
 SECONDS = 60
 
@@ -184,9 +186,70 @@ def test_a_stream_emits_whole_characters_and_no_part_of_a_stop_text(hold: str | 
     assert len([part for part in parts if part]) > 15
 
 
-def test_messages_that_cannot_be_rendered_are_refused(taught: Path):
-    from transformers import AutoTokenizer
+def byte_fallback() -> Any:
+    """A tokenizer as Llama 2 has it: it drops the first space; a part of a character is a token."""
+    words = ["\u2581the", "\u2581", "a", ".", "\u2581n", "'t", "\n"]
+    tokens = ["<unk>", "</s>", *words, *(f"<0x{byte:02X}>" for byte in range(256))]
+    bare = Tokenizer(
+        models.BPE({token: n for n, token in enumerate(tokens)}, [], byte_fallback=True)
+    )
+    bare.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="</s>")
 
+
+@pytest.mark.parametrize("name", ["bytes", "byte fallback"])
+def test_the_text_of_growing_tokens_is_that_of_all_tokens(taught: Path, name: str):
+    chance = random.Random(5)
+    if name == "bytes":
+        tokenizer: Any = AutoTokenizer.from_pretrained(taught)
+        some = [tokenizer.encode(text) for text in ("Grüße! ", "日本", "🙂", " the\n\n", "a.")]
+        some.append([tokenizer.eos_token_id])
+    else:
+        tokenizer = byte_fallback()
+        some = [
+            [2, 3, 4, 5],
+            [6, 7],
+            [1],
+            [3],
+            [8],
+            *([9 + b for b in c.encode()] for c in "é🙂\n"),
+        ]
+    for odd in (0.0, 0.01):  # tokens that are no character
+        ids = [token for _ in range(400) for token in chance.choice(some)]
+        ids = [chance.randrange(len(tokenizer)) if chance.random() < odd else i for i in ids]
+        growing = GrowingText(tokenizer)
+        for end in range(1, len(ids) + 1):
+            whole = tokenizer.decode(ids[:end], skip_special_tokens=True)
+            assert growing.of(ids[:end]) == whole
+
+
+def test_a_token_costs_the_same_in_a_long_answer():
+    decoded: list[int] = []
+
+    class Counted(Bytes):
+        def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+            decoded.append(len(ids))
+            return super().decode(ids, skip_special_tokens)
+
+    ids = list(("Grüße! 🙂 and more. " * 100).encode())
+    stream = Detokenizer(Counted(), ["STOP"])
+    parts: list[str] = []
+    for end in range(1, len(ids) + 1):
+        parts.append(stream.advance(ids[:end]))
+        assert not stream.is_stop(ids[:end])
+    assert "".join(parts) == bytes(ids).decode()[: stream.given]
+    assert max(decoded) < 100
+    assert sum(decoded) < 100 * len(ids)
+
+
+def test_messages_that_cannot_be_rendered_are_refused(taught: Path):
     tokenizer = AutoTokenizer.from_pretrained(taught)
     call = {"function": {"name": "f", "arguments": "{"}}
     with pytest.raises(ValueError, match="not valid JSON"):

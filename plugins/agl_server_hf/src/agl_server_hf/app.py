@@ -278,7 +278,7 @@ class _Endpoints:
                     stream=request.stream,
                 )
                 if not request.stream:
-                    choice.tokens = generation.tokens
+                    choice.tokens, choice.ids = generation.tokens, generation.token_ids
                 job.choices.append(choice)
                 job.generations.append(generation)
         return job
@@ -299,6 +299,7 @@ class _Endpoints:
                     raise HTTPException(500, f"the model failed: {token}")
                 if job.streams:
                     choice.tokens.append(token)
+                    choice.ids.append(token.id)
                 open_choices -= token.finish_reason is not None
                 yield choice, token
 

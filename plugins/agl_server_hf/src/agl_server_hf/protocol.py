@@ -213,6 +213,7 @@ class Choice:
         index: Position among the request's answers.
         prompt: Token ids of the prompt.
         tokens: Tokens sampled so far.
+        ids: Their ids.
         reasoning_open: Whether the prompt ends with the mark that begins reasoning; None before it
             was looked for.
     """
@@ -220,12 +221,8 @@ class Choice:
     index: int
     prompt: Sequence[int]
     tokens: list[Token] = field(default_factory=list[Token])
+    ids: list[int] = field(default_factory=list[int])
     reasoning_open: bool | None = None
-
-    @property
-    def ids(self) -> list[int]:
-        """The token ids sampled so far."""
-        return [token.id for token in self.tokens]
 
 
 def new_id(prefix: str) -> str:

@@ -8,11 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["THINK", "Answer", "Detokenizer", "Regions", "parse_answer", "render_chat"]
+__all__ = [
+    "THINK",
+    "Answer",
+    "Detokenizer",
+    "GrowingText",
+    "Regions",
+    "parse_answer",
+    "render_chat",
+]
 
 _CALL_BEGINS: Final = "<tool_call>"
 THINK: Final = ("<think>", "</think>")
 """The marks around reasoning, as Qwen3, DeepSeek R1 and their relatives write them."""
+_PART: Final = "\N{REPLACEMENT CHARACTER}"
+"""What tokenizers write for a part of a character."""
+_LAST: Final = 64
+"""Tokens that are decoded together: a few microseconds, and seldom a search for a place to cut."""
+_OPEN: Final = 16
+"""Last tokens whose text may still change; a character has at most four tokens."""
+_CONTEXT: Final = 8
+"""Tokens before the others that show whether a text begins with a space."""
 _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
 
@@ -163,8 +179,60 @@ def parse_answer(text: str, *, tools: bool, regions: Regions | None = None) -> A
     return Answer(content[:begin] or None, calls, reasoning, visible)
 
 
+class GrowingText:
+    """The text of tokens that become more: what was decoded long ago is not decoded again.
+
+    A token's text depends on those beside it: a character may have several tokens, and some
+    tokenizers drop the first space. So the last tokens are decoded together, and those before them
+    leave only at a place where this changes nothing.
+
+    Args:
+        tokenizer: The tokens' tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._read = 0
+        # The text is that of the tokens that have left, and of the last tokens without their
+        # first characters, which were the text of the tokens that have left, too.
+        self._before = ""
+        self._last: list[int] = []
+        self._skip = 0
+        self._limit = _LAST
+        self._text = ""
+
+    def of(self, ids: Sequence[int]) -> str:
+        """Return the text of all tokens: those of the last call, and further ones."""
+        if len(ids) > self._read:
+            if len(self._last) >= self._limit:
+                self._shorten()
+            self._last += ids[self._read :]
+            self._read = len(ids)
+            self._text = self._before + self._decode(self._last)[self._skip :]
+        return self._text
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _shorten(self) -> None:
+        """Let tokens leave, up to the last place between two tokens of whole characters."""
+        last = self._last
+        for end in range(len(last) - _OPEN, 2 * _CONTEXT, -1):
+            if any(_PART in self._decode([token]) for token in last[end - 1 : end + 1]):
+                continue
+            rest = last[end - _CONTEXT :]
+            head, context = self._decode(last[:end]), self._decode(rest[:_CONTEXT])
+            both = self._before + head[self._skip :] + self._decode(rest)[len(context) :]
+            if context and both == self._text:
+                self._before += head[self._skip :]
+                self._last, self._skip = rest, len(context)
+                self._limit = _LAST
+                return
+        self._limit *= 2  # a long run of parts of characters
+
+
 class Detokenizer:
-    """The text of one sequence as it grows.
+    """The text of one sequence as it grows. Its methods take all tokens so far.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -183,7 +251,7 @@ class Detokenizer:
         hold: str | None = None,
         whole: Sequence[str] = (),
     ) -> None:
-        self._tokenizer = tokenizer
+        self._growing = GrowingText(tokenizer)
         self._stop = tuple(stop)
         self._hold = hold
         self._whole = tuple(whole)
@@ -191,19 +259,19 @@ class Detokenizer:
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of all tokens, up to the first stop text."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        text = self._growing.of(ids)
         ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
 
     def is_stop(self, ids: Sequence[int]) -> bool:
         """Return whether the text contains a stop text."""
-        text = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        text = self._growing.of(ids)
         return any(stop in text for stop in self._stop)
 
     def advance(self, ids: Sequence[int]) -> str:
         """Return the new text: whole characters only, and no part of a possible stop text."""
         text = self.text(ids)
-        end = len(text.rstrip("\N{REPLACEMENT CHARACTER}"))
+        end = len(text.rstrip(_PART))
         markers = (*self._stop, *self._whole, *([self._hold] if self._hold else ()))
         if self._hold and (at := text.find(self._hold)) >= 0:
             end = min(end, at)

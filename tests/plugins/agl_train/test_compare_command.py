@@ -241,6 +241,9 @@ def test_an_evaluation_that_its_budget_ended_is_extended(capsys, folder):
     again = evaluate(capsys, *tasks, "--max-tokens", "90", "--resume")["metrics"]
     assert again == first  # the budget is still spent
     assert len(ran(folder)) == begun
+    assert main(["compare", "train.toml", "train-eval", "train-eval"]) == 0
+    warning = f"{100 - first['rollouts']} of 100 rollouts of train-eval never began"
+    assert warning in capsys.readouterr().err
     limit = str(30 * first["rollouts"] + 90)
     more = evaluate(capsys, *tasks, "--max-tokens", limit, "--resume")["metrics"]
     assert first["rollouts"] < more["rollouts"] < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from agl_train.runs import blame
 if TYPE_CHECKING:
     from agl_core.algorithm import BatchOutcome
     from agl_core.store import LightningStore
+
+logger = logging.getLogger(__name__)
 
 _UNUSED = ("algorithm", "train_dataset", "val_dataset", "test_dataset", "hooks")
 _SHOWN = 20  # tasks of each kind
@@ -105,6 +108,15 @@ async def _read(store: LightningStore, scorer: str | None, *names: str) -> list[
         batch = await read_batch(store, name)
         if not len(batch):
             raise ConfigError(f"the store has no finished rollouts of a run {name!r}")
+        unbegun = sum(not one.started for one in batch)
+        if unbegun:
+            logger.warning(
+                "%d of %d rollouts of %s never began and count as failed: its budget or its time "
+                "had ended; agl eval --resume runs them",
+                unbegun,
+                len(batch),
+                name,
+            )
         if scorer is not None:
             kept = await kept_scores(store, name)
             if scorer not in kept:

@@ -62,3 +62,19 @@ def test_a_wait_may_be_bounded():
     with pytest.raises(StoreUnavailableError, match="--connect-timeout"):
         first_contact.wait_for_server(f"http://127.0.0.1:{free_port()}", 0.6)
     assert 0.5 < time.monotonic() - started < 10
+
+
+def test_a_port_of_another_protocol_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(StoreUnavailableError, match="does not speak HTTP.*SSH-2"):
+            first_contact.wait_for_server(f"http://127.0.0.1:{listener.getsockname()[1]}", 0)
+        greeting.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import math
 import time
@@ -9,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import Final
 
-from agl_core.errors import StoreUnavailableError
+from agl_core.errors import StoreUnavailableError, error_text
 
 __all__ = ["wait_for_server"]
 
@@ -67,3 +68,5 @@ def _probe(url: str) -> str | None:
         return None if error.code in (401, 403, 404, 421) else f"it answers {error.code}"
     except OSError as error:
         return str(getattr(error, "reason", error))
+    except http.client.HTTPException as error:  # something else listens there
+        return f"it does not speak HTTP: {error_text(error)}"

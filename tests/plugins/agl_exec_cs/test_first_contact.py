@@ -75,6 +75,6 @@ def test_a_port_of_another_protocol_is_named():
 
         greeting = threading.Thread(target=greet)
         greeting.start()
-        with pytest.raises(StoreUnavailableError, match="does not speak HTTP.*SSH-2"):
+        with pytest.raises(StoreUnavailableError, match=r"does not speak HTTP.*SSH-2"):
             first_contact.wait_for_server(f"http://127.0.0.1:{listener.getsockname()[1]}", 0)
         greeting.join()

@@ -1,7 +1,7 @@
 from .child import run_runner as run_runner
 from .client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
 from .config import ClientServerConfig as ClientServerConfig
-from .dead_runners import fail_attempts_of as fail_attempts_of
+from .dead_runners import DeadRunners as DeadRunners
 from .demand import (
     ScaledStore as ScaledStore,
     open_rollouts as open_rollouts,

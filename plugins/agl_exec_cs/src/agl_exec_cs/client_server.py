@@ -38,7 +38,7 @@ from agl_core.types import ExecutionEvent
 from agl_exec_cs.child import RunnerJob, run_runner, supervise_with_signals
 from agl_exec_cs.children import Children
 from agl_exec_cs.config import ClientServerConfig, Role
-from agl_exec_cs.dead_runners import fail_attempts_of
+from agl_exec_cs.dead_runners import DeadRunners
 from agl_exec_cs.events import MultiprocessingEvent
 from agl_exec_cs.first_contact import wait_for_server
 from agl_exec_cs.leftovers import Leftovers
@@ -161,6 +161,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         access = self._serverless_access(store)
         if access is None:
             store = RunStore(store)
+        # A store that processes share is in use here, in another thread.
+        elsewhere = DeadRunners(access) if access is not None and access.url else None
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
         publisher = UrlPublisher(context, access, self.reconnect_timeout)
@@ -187,9 +189,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     store.release(name, RUN_ENDED)
 
         def on_death(name: str) -> bool:
-            if not isinstance(store, RunStore):
-                return False
-            return store.release(workers[name], "its runner died")
+            if isinstance(store, RunStore):
+                return store.release(workers[name], "its runner died")
+            return elsewhere is not None and elsewhere.release(workers[name], "its runner died")
 
         children = self._children(context, stop, on_death)
         # Before the server starts: a forked child inherits the locks of threads, not the threads.
@@ -226,10 +228,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             )
 
         workers = {f"runner-{i}": first + i for i in range(self.n_runners)}
+        dead = DeadRunners(access)
 
         def on_death(name: str) -> bool:
-            fail_attempts_of(access, worker_name(workers[name]), "its runner died")
-            return False
+            return dead.release(worker_name(workers[name]), "its runner died")
 
         children = self._children(context, stop, on_death, on_end=stop.set)
         children.start({name: partial(make_job, i) for name, i in workers.items()})

@@ -9,9 +9,10 @@ from typing import Final
 
 from agl_core.env import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
 from agl_core.store import LightningStore
+from agl_exec_cs.dead_runners import DeadRunners
 from agl_exec_cs.demand import ScaledStore
 from agl_exec_cs.served_run import ServedRun, serve_run
-from agl_exec_cs.store_access import server_of
+from agl_exec_cs.store_access import StoreAccess, server_of
 from agl_serving import mint_token
 
 __all__ = ["RunServer"]
@@ -59,7 +60,8 @@ class RunServer:
         """
         address = server_of(store)
         if address is not None:
-            yield ServedRun(store, address, None)
+            dead = DeadRunners(StoreAccess.over_http(address, 0.0))
+            yield ServedRun(store, address, None, dead)
             return
         host = self.host or find_host()
         if not self.secret and (secured_on_loopback or host is not None):

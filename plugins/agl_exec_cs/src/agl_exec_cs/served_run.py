@@ -15,9 +15,8 @@ from agl_core.errors import LaunchError
 from agl_core.execution import RUN_ENDED, AlgorithmBundle, supervise
 from agl_core.store import LightningStore
 from agl_core.types import ExecutionEvent
-from agl_exec_cs.dead_runners import fail_attempts_of
+from agl_exec_cs.dead_runners import DeadRunners
 from agl_exec_cs.run_store import RunStore
-from agl_exec_cs.store_access import StoreAccess
 
 if TYPE_CHECKING:
     from agl_store_http import LightningStoreServer
@@ -35,11 +34,13 @@ class ServedRun:
         store: The store that the algorithm uses.
         url: URL of the server; empty without a server.
         served: The store that the server serves; None without a server.
+        elsewhere: Releases workers on a server elsewhere; None if there is none.
     """
 
     store: LightningStore
     url: str
     served: RunStore | None
+    elsewhere: DeadRunners | None = None
 
     def lead(
         self,
@@ -95,13 +96,11 @@ class ServedRun:
             reason: The cause, for the attempts' metadata.
 
         Returns:
-            Whether the worker had finished an attempt since it was released last; always False for
-            a server elsewhere.
+            Whether the worker is known to have finished an attempt since it was released last.
         """
         if self.served is not None:
             return self.served.release(worker_id, reason)
-        fail_attempts_of(StoreAccess.over_http(self.url, 0.0), worker_id, reason)
-        return False
+        return self.elsewhere is not None and self.elsewhere.release(worker_id, reason)
 
     def wait_for_runners(self, timeout: float) -> None:
         """Wait until runners elsewhere have finished their attempts and were notified of the end.

@@ -326,3 +326,18 @@ async def test_a_claim_is_found_under_its_key_by_a_call_that_asks_for_none(mongo
         assert [one.input for one in found] == [one.input for one in claimed]
         assert len(found) == limit
     await store.close()
+
+
+async def test_a_claim_is_made_again_under_the_key_of_one_that_was_given_back(mongo_uri, partition):
+    store = MongoLightningStore(mongo_uri, partition_id=partition)
+    await store.enqueue_rollout("x")
+    with_key = current_request_key.set("k")
+    try:
+        (first,) = await store.dequeue_many_rollouts(limit=1, worker_id="w")
+        await store.return_claim(first.rollout_id, first.attempt.attempt_id)
+        (second,) = await store.dequeue_many_rollouts(limit=1, worker_id="w")
+    finally:
+        current_request_key.reset(with_key)
+    assert (second.rollout_id, second.status) == (first.rollout_id, "preparing")
+    assert second.attempt.status == "preparing"
+    await store.close()

@@ -38,6 +38,7 @@ from agl_core.status import (
     INFRASTRUCTURE,
     INFRASTRUCTURE_FAILURES,
     RUNNING_ATTEMPTS,
+    failed_by,
     infrastructure_failures,
     is_on,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "QueueAction",
     "begin_attempt",
     "ended_at",
+    "is_returned_claim",
     "is_watched",
     "new_rollout",
     "nothing_to_claim",
@@ -83,6 +85,8 @@ ENDED_STATUSES: Final = frozenset({"failed", "succeeded", "timeout", "unresponsi
 """Attempt statuses that set an end time; a span revives an attempt only from ``unresponsive``."""
 _UNASSIGNING_STATUSES: Final = frozenset({"cancelled", *QUEUING_STATUSES})
 """Rollout statuses that end the work of whoever runs its attempt."""
+_DELIVERY: Final = "delivery"
+"""What failed in an attempt whose claim did not reach its worker."""
 
 
 class Change(NamedTuple):
@@ -306,12 +310,17 @@ def return_claim(
     """
     if not is_latest or not (attempt.status == rollout.status == "preparing"):
         return Change()
-    facts = {INFRASTRUCTURE: "delivery", INFRASTRUCTURE_FAILURES: lost + 1}
+    facts = {INFRASTRUCTURE: _DELIVERY, INFRASTRUCTURE_FAILURES: lost + 1}
     metadata = {**(attempt.metadata or {}), **facts}
     given_up = evolve(attempt, {"status": "unresponsive", "end_time": now, "metadata": metadata})
     changed, queue = _with_status(rollout, "requeuing", now)
     freed = _released(worker, "idle", now) if worker and is_on(worker, attempt) else None
     return Change(changed, given_up, freed, queue)
+
+
+def is_returned_claim(attempt: Attempt) -> bool:
+    """Whether :func:`return_claim` has ended an attempt: its claim is nobody's any more."""
+    return attempt.status == "unresponsive" and failed_by(attempt) == _DELIVERY
 
 
 def status_before_claim(attempt: Attempt) -> RolloutStatus:

@@ -123,11 +123,12 @@ class Claims:
         return await self._db.again(take)
 
     async def _claimed_under(self, token: str) -> list[Record]:
-        """Return what an earlier claim with this token has claimed, however many it asked for."""
+        """Return what an earlier claim with this token has claimed and not given back since."""
         which = self._db.by(request={"$gte": f"{token}/", "$lt": f"{token}{_AFTER_SLASH}"})
         found = [document async for document in self._db.rollouts.find(which)]
         found.sort(key=lambda document: int(document["request"].rpartition("/")[2]))
-        return [record_from(document) for document in found]
+        records = map(record_from, found)
+        return [one for one in records if not lifecycle.is_returned_claim(one.attempts[-1])]
 
     async def _assign(self, request: ClaimRequest, place: int, record: Record) -> None:
         """Put the worker on the attempt that was claimed last. Idempotent."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from agl_core.errors import StoreDataError
-from agl_core.status import failed_by
 from agl_core.types import Attempt, Rollout, Worker, evolve
 from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle
 from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
@@ -146,6 +145,5 @@ def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
     return [
         (rollout, attempt)
         for rollout, _, attempt, _ in states
-        if attempt is not None
-        and not (attempt.status == "unresponsive" and failed_by(attempt) == "delivery")
+        if attempt is not None and not lifecycle.is_returned_claim(attempt)
     ]

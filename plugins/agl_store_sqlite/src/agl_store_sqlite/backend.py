@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from agl_core.status import failed_by
 from agl_core.store import (
     EncodedSpan,
     LightningStoreCapabilities,
@@ -332,8 +331,7 @@ def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
     return [
         (rollout, attempt)
         for rollout, _, attempt, _ in states
-        if attempt is not None
-        and not (attempt.status == "unresponsive" and failed_by(attempt) == "delivery")
+        if attempt is not None and not lifecycle.is_returned_claim(attempt)
     ]
 
 

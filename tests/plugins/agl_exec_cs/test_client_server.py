@@ -145,6 +145,21 @@ def test_a_store_client_needs_no_server_of_ours(
         asyncio.run(server.stop())
 
 
+def test_runners_use_the_token_of_a_store_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGL_AUTH_TOKEN", raising=False)
+    store, secret = InMemoryLightningStore(), "a secret of more than sixteen characters"
+    server = LightningStoreServer(store, port=0, auth_token=secret)
+    asyncio.run(server.start())
+    try:
+        client = LightningStoreClient(server.endpoint, auth_token=secret)
+        strategy(1).execute(make_batch(["kill", 1]), make_runner(), client)
+        pairs = outcome(store)
+        assert [rollout.status for rollout, _ in pairs] == ["failed", "succeeded"]
+        assert pairs[0][1].metadata == {"error": "its runner died"}
+    finally:
+        asyncio.run(server.stop())
+
+
 def test_processes_cannot_share_a_memory_store() -> None:
     with pytest.raises(ConfigError, match="keeps its data in one process"):
         strategy(2, managed_store=False).execute(

@@ -49,3 +49,11 @@ def test_a_store_with_a_server_is_not_served_again(monkeypatch: pytest.MonkeyPat
     with server.serve(client, lambda: None, secured_on_loopback=True) as run:
         assert (run.store, run.url, run.served) == (client, "http://store:4747", None)
         assert server.runner_token(run) == "token"
+
+
+def test_runners_get_the_token_of_a_store_with_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_AUTH_TOKEN", "another server's")
+    client = LightningStoreClient("http://store:4747", auth_token="token")
+    server = RunServer(None, None)
+    with server.serve(client, lambda: None, secured_on_loopback=True) as run:
+        assert server.runner_token(run) == "token"

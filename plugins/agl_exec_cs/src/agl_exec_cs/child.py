@@ -189,7 +189,7 @@ async def run_runner(
     url = access.url if isinstance(access.url, str) else await _receive(access.url, stop)
     if url is None:
         return  # the run ended before the server started
-    client = RunnerClient(url, stop, access.reconnect_timeout, siblings)
+    client = RunnerClient(url, stop, access.reconnect_timeout, siblings, access.token)
     try:
         await client.come(worker_name(worker_id))
         await _run_again_if_interrupted(bundle, client, client, worker_id, stop)

@@ -292,9 +292,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         Raises:
             ConfigError: The server is switched off, and processes cannot share the store.
         """
-        address = server_of(store)
-        if address is not None and self.role != "runner":
-            return StoreAccess.over_http(address, self.reconnect_timeout)
+        access = server_of(store, self.reconnect_timeout)
+        if access is not None and self.role != "runner":
+            return access
         if self.managed_store:
             return None
         if not store.capabilities.get("zero_copy"):

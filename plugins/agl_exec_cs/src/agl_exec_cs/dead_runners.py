@@ -49,7 +49,7 @@ class DeadRunners:
 
     async def _release(self, worker_id: str, reason: str) -> bool:
         shared: LightningStore | None = self._access.shared.value
-        store = shared or LightningStoreClient(str(self._access.url))
+        store = shared or LightningStoreClient(str(self._access.url), auth_token=self._access.token)
         try:
             found = await store.get_worker_by_id(worker_id)
             await release_worker(store, worker_id, reason)

@@ -12,7 +12,7 @@ from agl_core.store import LightningStore
 from agl_exec_cs.dead_runners import DeadRunners
 from agl_exec_cs.demand import ScaledStore
 from agl_exec_cs.served_run import ServedRun, serve_run
-from agl_exec_cs.store_access import StoreAccess, server_of
+from agl_exec_cs.store_access import server_of
 from agl_serving import mint_token
 
 __all__ = ["RunServer"]
@@ -30,7 +30,8 @@ class RunServer:
 
     Attributes:
         host: The interface that was chosen; empty if none was.
-        secret: Secret of the server: ``AGL_AUTH_TOKEN``, or one of this run. Empty without one.
+        secret: Secret of the server: ``AGL_AUTH_TOKEN``, or one of this run; the store's token for
+            a server elsewhere. Empty without one.
     """
 
     def __init__(self, host: str | None, port: int | None) -> None:
@@ -58,10 +59,10 @@ class RunServer:
         Raises:
             LaunchError: The server does not start.
         """
-        address = server_of(store)
-        if address is not None:
-            dead = DeadRunners(StoreAccess.over_http(address, 0.0))
-            yield ServedRun(store, address, None, dead)
+        access = server_of(store, 0.0)
+        if access is not None:
+            self.secret = access.token or ""
+            yield ServedRun(store, str(access.url), None, DeadRunners(access))
             return
         host = self.host or find_host()
         if not self.secret and (secured_on_loopback or host is not None):

@@ -246,6 +246,7 @@ class RunnerClient(LightningStoreClient):
         stop: The stop event of the runner.
         reconnect_timeout: Longest wait for a lost server, in seconds.
         siblings: The stop event of the other runners of this machine; the end of the run sets it.
+        auth_token: Access token; None reads ``AGL_AUTH_TOKEN``.
 
     Attributes:
         lost: The error after which the server was given up; None if it was not.
@@ -258,9 +259,10 @@ class RunnerClient(LightningStoreClient):
         stop: ExecutionEvent,
         reconnect_timeout: float,
         siblings: ExecutionEvent | None = None,
+        auth_token: str | None = None,
     ) -> None:
         probes = (*_FIRST_PROBES, *[_PROBE_INTERVAL] * round(reconnect_timeout / _PROBE_INTERVAL))
-        super().__init__(server_address, health_retry_delays=probes)
+        super().__init__(server_address, health_retry_delays=probes, auth_token=auth_token)
         self._stop = stop
         self._siblings = siblings
         self.lost: StoreUnavailableError | None = None

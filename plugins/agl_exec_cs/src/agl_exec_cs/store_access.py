@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agl_core.store import innermost
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["StoreAccess", "UrlPublisher", "server_of"]
 
 
-def server_of(store: LightningStore) -> str | None:
-    """Return the address of the server that keeps the data of a store; None if none does.
-
-    Its runners call that server, whatever is in the list of the store here.
-    """
-    from agl_store_http import LightningStoreClient
-
-    end = innermost(store)
-    return end.server_address_root if isinstance(end, LightningStoreClient) else None
-
-
 @dataclass
 class StoreAccess:
     """How a runner reaches the store; picklable for a child process.
@@ -36,11 +25,13 @@ class StoreAccess:
         shared: Holds the store itself if processes can share it, else None.
         url: URL of the store server, or the pipe that carries the URL once the server is ready.
         reconnect_timeout: Longest wait for a lost server, in seconds.
+        token: Access token for the server; None reads ``AGL_AUTH_TOKEN``.
     """
 
     shared: CloudPickled
     url: str | Connection[Any, str] = ""
     reconnect_timeout: float = 0.0
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def direct(cls, store: LightningStore) -> StoreAccess:
@@ -51,6 +42,24 @@ class StoreAccess:
     def over_http(cls, url: str | Connection[Any, str], reconnect_timeout: float) -> StoreAccess:
         """Return the access to a store server."""
         return cls(CloudPickled(None), url, reconnect_timeout)
+
+
+def server_of(store: LightningStore, reconnect_timeout: float) -> StoreAccess | None:
+    """Return the access to the server that keeps the data of a store; None if none does.
+
+    Its runners call that server, whatever is in the list of the store here.
+
+    Args:
+        store: The store.
+        reconnect_timeout: Longest wait of a runner for a lost server, in seconds.
+    """
+    from agl_store_http import LightningStoreClient
+
+    end = innermost(store)
+    if not isinstance(end, LightningStoreClient):
+        return None
+    token = end._transport.auth_token  # pyright: ignore[reportPrivateUsage]
+    return StoreAccess(CloudPickled(None), end.server_address_root, reconnect_timeout, token)
 
 
 class UrlPublisher:

@@ -327,6 +327,7 @@ def test_a_lost_reply_does_not_stop_the_run(
     cluster.lose_reply()
     make_strategy(1).execute(make_batch([{"n": 1}]), None, store)
     assert asyncio.run(outcome(store))[0] == ["succeeded"]
+    assert cluster.calls() <= permissions()
     assert cluster.left() == []
 
 

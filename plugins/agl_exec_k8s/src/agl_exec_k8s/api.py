@@ -105,9 +105,13 @@ class Api:
             try:
                 return self._json(self._method("create", kind), self.namespace, manifest)
             except ApiException as error:
-                if tries > 1 and error.status == 409:  # the reply to the first one was lost
+                if tries == 1 or error.status != 409:
+                    raise
+                # The reply to an earlier one was lost. A run may not read its Secret.
+                if kind != "secrets":
                     return self.get(kind, name)
-                raise
+                self.delete(kind, name, patiently=False)
+                return self._json(self._method("create", kind), self.namespace, manifest)
 
         return self._patiently(create, f"create {kind} {name}") if patiently else create()
 

@@ -63,6 +63,8 @@ def test_options_are_in_the_deployment() -> None:
         "--server",
         "http://10.0.0.1:4747",
     ]
+    waits = runner["command"].index("--connect-timeout")
+    assert runner["command"][waits + 1] == "600.0"
     assert runner["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
     assert runner["resources"]["limits"] == {"memory": "1Gi"}
     assert runner["envFrom"] == [{"secretRef": {"name": "keys"}}]

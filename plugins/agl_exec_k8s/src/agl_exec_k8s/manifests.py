@@ -122,6 +122,8 @@ class RunObjects:
             "command": [
                 *config.command,
                 *("--server", self.url, "--n-runners", str(runners), *options),
+                # A pod that runs and does not reach the server ends with the reason.
+                *("--connect-timeout", str(config.start_timeout)),
                 *("--set", strategy),
             ],
             "env": [

@@ -17,6 +17,8 @@ from agl_core.errors import LaunchError
 from agl_core.execution import ExecutionEvent
 from agl_core.store import LightningStore
 from agl_exec_k8s import KubernetesExecutionStrategy
+from agl_exec_k8s.api import Api
+from agl_exec_k8s.config import KubernetesConfig
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_exec_k8s.cluster import Cluster
@@ -344,6 +346,21 @@ def test_a_watch_starts_again_when_its_version_is_forgotten(
     make_strategy(1).execute(make_batch([{"n": 1, "hold": 1}], forget), None, store)
     assert asyncio.run(outcome(store))[0] == ["succeeded"]
     assert cluster.left() == []
+
+
+def test_a_context_can_be_chosen_where_none_is_current(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        """
+        apiVersion: v1
+        kind: Config
+        clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+        users: [{name: u, user: {token: t}}]
+        contexts: [{name: gpu, context: {cluster: c, user: u, namespace: train}}]
+        """
+    )
+    api = Api(KubernetesConfig(kubeconfig=str(file), context="gpu"))
+    assert (api.namespace, api.port) == ("train", 1)
 
 
 def test_without_a_cluster_the_run_does_not_start(tmp_path: Path, store: LightningStore) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import kubernetes
 import urllib3
 from kubernetes.client import ApiException
+from kubernetes.config import kube_config
 
 from agl_core.errors import LaunchError
 from agl_exec_k8s.config import KubernetesConfig
@@ -287,10 +288,10 @@ def _connect(config: KubernetesConfig) -> tuple[Any, str]:
         return kubernetes.client.ApiClient(settings), namespace
     file = config.kubeconfig
     kubernetes.config.load_kube_config(file, config.context, client_configuration=settings)
-    contexts, current = kubernetes.config.list_kube_config_contexts(file)
-    chosen: Mapping[str, Any] = current
-    if config.context is not None:
-        chosen = next(each for each in contexts if each["name"] == config.context)
+    # list_kube_config_contexts refuses a file that names no current context.
+    read = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
+    loader = kube_config.KubeConfigLoader(config_dict=read, active_context=config.context)
+    chosen: Mapping[str, Any] = loader.current_context
     namespace = chosen["context"].get("namespace") or "default"
     return kubernetes.client.ApiClient(settings), namespace
 

@@ -217,6 +217,44 @@ class TestUpdate:
                 await server.update_weights(second, version="step-1")
             assert not server.is_running()
 
+    @pytest.mark.parametrize(
+        ("revision", "args"),
+        [
+            ("main", []),
+            ("v1", ["--revision=v1"]),
+            ("v1", ["--revision", "v1", "--download_dir", "hub"]),
+        ],
+    )
+    async def test_a_model_of_the_hub(
+        self,
+        make_server: MakeServer,
+        second: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        revision: str,
+        args: list[str],
+    ):
+        """It is found in the cache, with the revision and the folder that vLLM was given."""
+        monkeypatch.chdir(tmp_path)
+        folder = tmp_path / "hub" / "models--org--first"
+        write_model(folder / "snapshots" / "abc", 1.0)
+        (folder / "refs").mkdir()
+        (folder / "refs" / revision).write_text("abc")
+        env = {"HF_HUB_CACHE": str(tmp_path / ("none" if "hub" in args else "hub"))}
+        async with make_server(path="org/first", args=args, env=env) as server:
+            old = await chat(server)
+            await server.update_weights(second, version="step-1")
+            assert await chat(server) != old
+
+    async def test_a_model_of_the_hub_that_cannot_be_found_is_served(
+        self, make_server: MakeServer, second: Path, tmp_path: Path
+    ):
+        async with make_server(path="org/first", env={"HF_HUB_CACHE": str(tmp_path)}) as server:
+            old = await chat(server)
+            with pytest.raises(LLMServerError, match="the files of org/first cannot be found"):
+                await server.update_weights(second, version="step-1")
+            assert (await chat(server), server.model_version) == (old, "0")
+
     async def test_a_relative_path(
         self, make_server: MakeServer, second: Path, monkeypatch: pytest.MonkeyPatch
     ):

@@ -15,6 +15,7 @@ from agl_server_vllm.api import Api
 from agl_server_vllm.config import VLLMConfig
 from agl_server_vllm.installation import Installation, resolve_in_cache
 from agl_server_vllm.launch import serve_environment, serve_options
+from agl_server_vllm.options import value_of, words_of
 from agl_server_vllm.process import KeptProcess
 from agl_server_vllm.progress import show_start
 from agl_server_vllm.weights import tensor_shapes, write_blank_adapter
@@ -42,8 +43,8 @@ class Engine:
     Attributes:
         process: Its processes.
         root_url: Its URL, without ``/v1``.
-        served: Folder of the model that it was started with.
-        weights: Folder of the served weights: an adapter or a model.
+        weights: Folder of the served weights: an adapter or a model; None is the model that it was
+            started with.
         version: Version of the served weights.
         adapters: Further adapters, by the name that calls ask for.
         scratch: Temporary folder of this object, or None.
@@ -60,7 +61,8 @@ class Engine:
         port = _find_port(config.host, config.port)
         host = "127.0.0.1" if is_wildcard(config.host) else config.host
         self.root_url = f"http://{url_host(host)}:{port}"
-        self.served = self.weights = Path()
+        self._served: Path | None = None
+        self.weights: Path | None = None
         self.version = "0"
         self.adapters: dict[str, Path] = {}
         self.scratch: Path | None = None
@@ -91,9 +93,6 @@ class Engine:
         try:
             async with asyncio.timeout(seconds), self.api() as api:
                 await self._wait_until_ready(api)
-                self.served = self.weights = await asyncio.to_thread(
-                    resolve_in_cache, self._python, str(config.path), config.env
-                )
                 if config.lora:
                     await self._load_first_adapter(api)
                 await api.generate_one_token(config.served_name, seconds)
@@ -130,7 +129,7 @@ class Engine:
         if adapter is None:
             self.scratch = Path(tempfile.mkdtemp(prefix="agl-vllm-"))
             adapter = self.scratch / "blank"
-            write_blank_adapter(adapter, tensor_shapes(self.served))
+            write_blank_adapter(adapter, tensor_shapes(await self.served_folder()))
         await api.load_adapter(config.served_name, adapter, config.start_timeout, replace=False)
         self.weights = adapter
 
@@ -144,6 +143,24 @@ class Engine:
 
     # -- weights ---------------------------------------------------------------------------------
 
+    async def served_folder(self) -> Path:
+        """Return the folder of the model that it was started with.
+
+        Raises:
+            LLMServerError: It cannot be found.
+        """
+        if self._served is None:
+            config, words = self._config, words_of(self._config.args)
+            self._served = await asyncio.to_thread(
+                resolve_in_cache,
+                self._python,
+                str(config.path),
+                config.env,
+                revision=value_of(words, "--revision"),
+                download_dir=value_of(words, "--download-dir"),
+            )
+        return self._served
+
     async def update(self, folder: Path, version: str) -> None:
         """Serve other weights under the model's name.
 
@@ -151,6 +168,7 @@ class Engine:
             LLMServerError: They cannot be used. The old ones are still served, or vLLM is stopped.
         """
         config = self._config
+        old = self.weights or await self.served_folder()
         async with self.api() as api:
 
             async def load(weights: Path) -> None:
@@ -161,7 +179,7 @@ class Engine:
                 else:
                     await api.reload(weights, config.update_timeout)
 
-            await self._replace(api, load, old=self.weights, new=folder)
+            await self._replace(api, load, old=old, new=folder)
         self.weights, self.version = folder, version
 
     async def load_adapter(self, name: str, folder: Path) -> None:

@@ -46,10 +46,19 @@ print(json.dumps({
 }))
 """
 
+# snapshot_download wants all files of a repository, but vLLM downloads some. A folder that vLLM was
+# given for downloads has the weights only.
 _RESOLVE: Final = """
 import sys
-from huggingface_hub import snapshot_download
-print(snapshot_download(sys.argv[1], local_files_only=True))
+from huggingface_hub import try_to_load_from_cache
+model, revision, folder = sys.argv[1:]
+for name in ("model.safetensors.index.json", "model.safetensors", "config.json"):
+    found = try_to_load_from_cache(model, name, cache_dir=folder or None, revision=revision or None)
+    if isinstance(found, str):
+        print(found)
+        break
+else:
+    sys.exit("they are not in the hub's cache")
 """
 
 
@@ -170,21 +179,30 @@ def interpreter_environment(python: str) -> dict[str, str]:
     return env
 
 
-def resolve_in_cache(python: str, model: str, env: Mapping[str, str]) -> Path:
+def resolve_in_cache(
+    python: str,
+    model: str,
+    env: Mapping[str, str],
+    *,
+    revision: str | None = None,
+    download_dir: str | None = None,
+) -> Path:
     """Return the folder of a model that vLLM has downloaded.
 
     Args:
         python: vLLM's interpreter.
-        model: Model that vLLM loaded: a folder, or a name on the hub.
+        model: Model that vLLM loaded: a folder, a file, or a name on the hub.
         env: Further environment variables of vLLM.
+        revision: Its revision on the hub; None is the main one.
+        download_dir: Folder of vLLM's downloads; None is the hub's cache.
 
     Raises:
         LLMServerError: The model is not in the cache.
     """
-    if Path(model).is_dir():
+    if Path(model).exists():
         return Path(model).absolute()
-    done = run_python(python, _RESOLVE, model, env=env)
+    done = run_python(python, _RESOLVE, model, revision or "", download_dir or "", env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         raise LLMServerError(f"the files of {model} cannot be found: {last}")
-    return Path(done.stdout.strip().splitlines()[-1])
+    return Path(done.stdout.strip().splitlines()[-1]).parent

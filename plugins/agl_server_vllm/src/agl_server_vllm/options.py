@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["refuse_managed", "words_of"]
+__all__ = ["refuse_managed", "value_of", "words_of"]
 
 _MANAGED: Final = {
     "--model": "path",
@@ -50,6 +50,16 @@ def _of_table(table: Mapping[str, Any]) -> list[str]:
         else:
             words += [f"--{name}", str(value)]
     return words
+
+
+def value_of(words: Sequence[str], option: str) -> str | None:
+    """Return the value of an option in words of a command line; None if it is not there."""
+    value = None
+    for word, following in zip(words, [*words, None][1:], strict=True):
+        name, equals, rest = word.partition("=")
+        if name.replace("_", "-") == option:
+            value = rest if equals else following
+    return value
 
 
 def refuse_managed(words: Sequence[str]) -> None:

@@ -194,8 +194,9 @@ class VLLMServer(LLMServer):
         if config.lora:
             check_adapter(folder, max_rank=config.max_lora_rank)
         else:
-            shapes = tensor_shapes(engine.served) if config.strict_weights else {}
-            check_checkpoint(folder, shapes, strict=config.strict_weights)
+            strict = config.strict_weights
+            shapes = tensor_shapes(await engine.served_folder()) if strict else {}
+            check_checkpoint(folder, shapes, strict=strict)
         await engine.update(folder, version)
 
     @property

@@ -46,6 +46,8 @@ time.sleep(600)
 
 
 def digest(folder: str) -> str:
+    if not Path(folder).is_dir():
+        return folder  # a name on the hub
     file = next(Path(folder).glob("*.safetensors"))
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
@@ -221,6 +223,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--max-loras", type=int)
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--generation-config")
+    parser.add_argument("--revision")
+    parser.add_argument("--download-dir", "--download_dir")
     options = parser.parse_args(arguments)
     print("(APIServer pid=1) INFO 11-21 19:03:02 [api.py:7] Loading weights", flush=True)
     if "stubborn" in FAULTS:

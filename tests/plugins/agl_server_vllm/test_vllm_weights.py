@@ -320,6 +320,26 @@ class TestAdapters:
             )
         return reply.choices[0].message.content or ""
 
+    async def test_a_name_of_an_unloaded_adapter_can_be_used_again(
+        self, make_server: MakeServer, adapters: list[Path]
+    ):
+        async with make_server(lora=True, max_loras=2) as server:
+            await server.load_adapter("x", adapters[1])
+            old = await chat(server, "x")
+            await server.unload_adapter("x")
+            await server.load_adapter("x", adapters[2])
+            assert await chat(server, "x") != old
+
+    async def test_a_load_that_is_finished_too_late_can_be_tried_again(
+        self, make_server: MakeServer, adapters: list[Path]
+    ):
+        async with make_server("slow-load", lora=True, update_timeout=0.5) as server:
+            with pytest.raises(LLMServerError, match=r"did not answer /v1/load_lora_adapter"):
+                await server.load_adapter("x", adapters[1])
+            assert not server.adapters
+            await server.load_adapter("x", adapters[2])
+            assert server.adapters == {"x": adapters[2]}
+
     async def test_an_adapter_that_fails_to_load_leaves_the_old_one(
         self, make_server: MakeServer, adapters: list[Path]
     ):

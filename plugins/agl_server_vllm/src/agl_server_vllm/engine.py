@@ -65,6 +65,7 @@ class Engine:
         self.weights: Path | None = None
         self.version = "0"
         self.adapters: dict[str, Path] = {}
+        self._used_names: set[str] = set()
         self.scratch: Path | None = None
         self.process = KeptProcess(
             [*installation.command(str(config.path)), *serve_options(config, port, self._mark)],
@@ -184,16 +185,18 @@ class Engine:
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Serve a further adapter, or replace the one of that name."""
-        seconds, old = self._config.update_timeout, self.adapters.get(name)
+        seconds, used = self._config.update_timeout, name in self._used_names
+        self._used_names.add(name)
         async with self.api() as api:
 
             async def load(weights: Path) -> None:
-                await api.load_adapter(name, weights, seconds, replace=old is not None)
+                await api.load_adapter(name, weights, seconds, replace=used)
 
-            if old is None:
-                await load(folder)
+            if used:
+                # The prefix cache knows adapters by their names, also unloaded ones.
+                await self._replace(api, load, old=self.adapters.get(name), new=folder)
             else:
-                await self._replace(api, load, old=old, new=folder)
+                await load(folder)
         self.adapters[name] = folder
 
     async def unload_adapter(self, name: str) -> None:
@@ -202,8 +205,8 @@ class Engine:
             await api.unload_adapter(name, self._config.update_timeout)
         del self.adapters[name]
 
-    async def _replace(self, api: Api, load: Load, *, old: Path, new: Path) -> None:
-        """Load weights while no call is in flight; restore the old ones if that fails."""
+    async def _replace(self, api: Api, load: Load, *, old: Path | None, new: Path) -> None:
+        """Load weights while no call is in flight; restore the old ones, if any, if that fails."""
         seconds = self._config.update_timeout
 
         async def load_and_reset(weights: Path) -> None:
@@ -216,7 +219,8 @@ class Engine:
             try:
                 await load_and_reset(new)
             except BaseException:
-                await self._or_stop(load_and_reset(old))
+                if old is not None:
+                    await self._or_stop(load_and_reset(old))
                 raise
         finally:
             if self.lives:

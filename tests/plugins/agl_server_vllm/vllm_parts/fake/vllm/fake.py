@@ -12,6 +12,7 @@ answers. Faults are words in FAKE_VLLM:
 ``old``             has no route to pause
 ``bad-reload``      refuses new weights after it has loaded half of them, once
 ``worse-reload``    refuses all weights after that
+``slow-load``       never answers to the second adapter, which it has loaded
 ``busy-cache``      resets the prefix cache at the third time of asking
 ``stuck-cache``     never resets it
 ``crashes``         ends at the first chat
@@ -204,6 +205,9 @@ def lora_routes(engine: Engine, table: web.RouteTableDef) -> None:
             engine.adapters[name] = "half of each"
             return error(500, "Loading lora failed")
         engine.adapters[name] = digest(body["lora_path"])
+        if "slow-load" in FAULTS and len(engine.adapters) == 2:
+            FAULTS.remove("slow-load")
+            await asyncio.Event().wait()
         return web.Response(text="Success")
 
     @table.post("/v1/unload_lora_adapter")

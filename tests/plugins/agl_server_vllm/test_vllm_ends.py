@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agl_server_vllm import VLLMServer
@@ -98,6 +99,18 @@ async def test_a_stop(make_server: Callable[..., VLLMServer], alive: Alive):
     assert len(alive()) == PROCESSES
     await server.stop()
     assert alive() == []
+
+
+async def test_a_stop_in_a_cancelled_scope(make_server: Callable[..., VLLMServer], alive: Alive):
+    server = make_server()
+    await server.start()
+    log = server.log_file
+    assert log is not None
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await server.stop()
+    assert alive() == []
+    assert not log.exists()
 
 
 async def test_a_stop_of_a_process_that_ignores_sigterm(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from vllm_parts.calls import chat, held_chat, release, until
 from vllm_parts.models import SHAPES, write_adapter, write_model
@@ -193,6 +194,19 @@ class TestUpdate:
             updating.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await updating
+            await until(server, paused=False)
+            await release(server)
+            assert (await chat(server), server.model_version) == (await early, "0")
+
+    async def test_an_update_in_a_cancelled_scope_keeps_the_old_weights(
+        self, make_server: MakeServer, second: Path
+    ):
+        async with make_server() as server:
+            early = await held_chat(server)
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: server.update_weights(second, version="step-1"))
+                await until(server, paused=True)
+                group.cancel_scope.cancel()
             await until(server, paused=False)
             await release(server)
             assert (await chat(server), server.model_version) == (await early, "0")

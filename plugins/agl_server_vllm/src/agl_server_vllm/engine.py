@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from agl_core.errors import LaunchError, LLMServerError
 from agl_core.ids import generate_id
 from agl_server_vllm.api import Api
@@ -137,7 +139,8 @@ class Engine:
     async def stop(self, *, keep_log: bool = False) -> None:
         """Stop vLLM; if it had already ended by itself, keep its log."""
         try:
-            await self.process.stop(keep_log=keep_log or not self.lives)
+            with anyio.CancelScope(shield=True):
+                await self.process.stop(keep_log=keep_log or not self.lives)
         finally:
             if self.scratch is not None:
                 shutil.rmtree(self.scratch, ignore_errors=True)
@@ -229,7 +232,8 @@ class Engine:
     async def _or_stop(self, work: Awaitable[None]) -> None:
         """Await the work; if it fails, stop vLLM, because its weights are then unknown."""
         try:
-            await work
+            with anyio.CancelScope(shield=True):
+                await work
         except BaseException as error:
             await self.stop(keep_log=True)
             if not isinstance(error, LLMServerError):

@@ -36,6 +36,13 @@ def test_words_of_vllm(words, options, args):
     assert {key: read[key] for key in options} == options
 
 
+def test_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch):
+    """As with vLLM's own command."""
+    monkeypatch.setenv("VLLM_API_KEY", "s3cret")
+    assert read_words(["m"])["api_key"] == "s3cret"
+    assert read_words(["m", "--api-key", "k"])["api_key"] == "k"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

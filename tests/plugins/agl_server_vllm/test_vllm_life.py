@@ -183,6 +183,19 @@ class TestOptions:
             assert entry["litellm_params"]["api_key"] == "s3cret"
             assert not [word for word in command_of(server) if "s3cret" in word]
 
+    def test_a_key_in_the_environment_is_not_required(
+        self, model: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("VLLM_API_KEY", "of another server")
+        environment = serve_environment(VLLMServer(model)._config, sys.executable)
+        assert "VLLM_API_KEY" not in environment
+        with pytest.raises(ConfigError, match=r"^VLLMServer\.env: .*own option api_key"):
+            VLLMServer(model, env={"VLLM_API_KEY": "k"})
+
+    def test_tls_is_refused(self, model: Path):
+        with pytest.raises(ConfigError, match=r"^VLLMServer\.args: --ssl-certfile: .*over HTTP"):
+            VLLMServer(model, args={"ssl_certfile": "x.pem"})
+
     async def test_another_interpreter_does_not_inherit_our_paths(
         self, make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):

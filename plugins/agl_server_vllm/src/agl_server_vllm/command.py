@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--served-model-name", dest="model")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=_PORT)
-    parser.add_argument("--api-key", dest="api_key")
+    parser.add_argument("--api-key", dest="api_key", default=os.environ.get("VLLM_API_KEY"))
     parser.add_argument("--enable-lora", dest="lora", action="store_true")
     parser.add_argument("--max-lora-rank", "--max_lora_rank", type=int, default=16)
     parser.add_argument("--max-loras", "--max_loras", type=int, default=1)

@@ -28,7 +28,7 @@ class VLLMConfig(ComponentConfig):
     """Further options of vLLM, as words (``["--max-model-len", "4096"]``) or as a table
     (``{"max_model_len": 4096}``)."""
     env: Mapping[str, str] = Field(default_factory=dict[str, str])
-    """Further environment variables of vLLM."""
+    """Further environment variables of vLLM. Not ``VLLM_API_KEY``: it is ``api_key`` here."""
     host: str = "127.0.0.1"
     """Interface to listen on. Any other than loopback needs ``insecure``, because whoever reaches
     vLLM can also load other weights."""
@@ -65,6 +65,13 @@ class VLLMConfig(ComponentConfig):
     ) -> Sequence[str] | Mapping[str, Any]:
         refuse_managed(words_of(args))
         return args
+
+    @field_validator("env")
+    @classmethod
+    def _refuse_own_variables(cls, env: Mapping[str, str]) -> Mapping[str, str]:
+        if "VLLM_API_KEY" in env:
+            raise ValueError("VLLM_API_KEY is set by the server's own option api_key")
+        return env
 
     @field_validator("insecure")
     @classmethod

@@ -47,6 +47,7 @@ def serve_environment(config: VLLMConfig, python: str) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"  # otherwise the last lines before a crash miss in the log
     if config.lora:
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    env.pop("VLLM_API_KEY", None)  # vLLM would require a key that nobody here knows
     if config.api_key is not None:
         env["VLLM_API_KEY"] = config.api_key  # other users can read the command line
     return {**env, **config.env}

@@ -63,7 +63,7 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def refuse_managed(words: Sequence[str]) -> None:
-    """Refuse options that the server sets itself.
+    """Refuse options that the server sets itself or does not support.
 
     Raises:
         ValueError: One of the words is such an option.
@@ -72,3 +72,7 @@ def refuse_managed(words: Sequence[str]) -> None:
         name = word.partition("=")[0].replace("_", "-")
         if name in _MANAGED:
             raise ValueError(f"{word} is set by the server's own option {_MANAGED[name]}")
+        if name.startswith("--ssl-"):
+            raise ValueError(
+                f"{word}: vLLM is called over HTTP; give TLS to a proxy in front of it"
+            )

@@ -67,6 +67,19 @@ class TestInstallation:
         with pytest.raises(MissingDependencyError, match=message):
             await server.start()
 
+    async def test_a_vllm_that_cannot_replace_its_weights(
+        self, make_server: MakeServer, tmp_path: Path
+    ):
+        folder = make_installation(tmp_path, {"vllm": "0.15.1", "torch": "2.0"})
+        second = write_model(tmp_path / "second", 2.0)
+        async with make_server(env={"PYTHONPATH": str(folder)}) as server:
+            old = await chat(server)
+            with pytest.raises(LLMServerError, match=r"vLLM 0\.15\.1 .*'vllm>=0\.16'"):
+                server.check_updates(second)
+            with pytest.raises(LLMServerError, match=r"vLLM 0\.15\.1 .*'vllm>=0\.16'"):
+                await server.update_weights(second, version="step-1")
+            assert (await chat(server), server.model_version) == (old, "0")
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [

@@ -163,16 +163,6 @@ class TestUpdate:
             await updating
             assert await late != old
 
-    async def test_an_old_vllm_cannot_pause(self, make_server: MakeServer, second: Path):
-        async with make_server("old") as server:
-            early = await held_chat(server)
-            updating = asyncio.create_task(server.update_weights(second, version="step-1"))
-            done, _ = await asyncio.wait([updating], timeout=0.5)
-            assert not done  # the call in flight uses the prefix cache
-            await release(server)
-            await updating
-            assert await chat(server) != await early
-
     async def test_calls_that_do_not_end_stop_the_update(
         self, make_server: MakeServer, second: Path
     ):

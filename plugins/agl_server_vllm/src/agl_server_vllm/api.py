@@ -22,7 +22,6 @@ _PROBE_SECONDS: Final = 10.0
 """An engine in a long prefill answers late."""
 _RETRY_SECONDS: Final = 0.2
 """Between two tries to empty a cache in use; the engine sends no event."""
-_NO_ROUTE: Final = (404, 405)
 _MAX_SHOWN: Final = 500  # characters of an error's body in a message
 
 
@@ -81,14 +80,13 @@ class Api:
     async def pause(self, seconds: float) -> None:
         """Hold new calls back and wait until the calls in flight have ended.
 
-        :meth:`resume` must be called afterwards, even if this raises. Older versions of vLLM have
-        no such route; then this does nothing.
+        :meth:`resume` must be called afterwards, even if this raises.
 
         Raises:
             LLMServerError: Calls are still in flight after that time.
         """
         try:
-            status, body = await self._request("POST", "/pause?mode=wait", seconds=seconds)
+            await self._request_ok("POST", "/pause?mode=wait", seconds=seconds)
         except LLMServerError as error:
             if not isinstance(error.__cause__, TimeoutError):
                 raise
@@ -96,14 +94,10 @@ class Api:
                 f"calls in flight did not end within {seconds:g} s, so the weights stay: "
                 "drain the proxy before an update, or raise update_timeout"
             ) from None
-        if status not in _NO_ROUTE:
-            _expect("/pause", status, body)
 
     async def resume(self) -> None:
         """Let calls through again."""
-        status, body = await self._request("POST", "/resume", seconds=_PROBE_SECONDS)
-        if status not in _NO_ROUTE:
-            _expect("/resume", status, body)
+        await self._request_ok("POST", "/resume", seconds=_PROBE_SECONDS)
 
     async def reload(self, path: Path, seconds: float) -> None:
         """Load the weights of a whole model."""

@@ -57,7 +57,7 @@ class Engine:
 
     def __init__(self, config: VLLMConfig, installation: Installation) -> None:
         self._config = config
-        self._python = installation.python
+        self._installation = installation
         # Only this vLLM serves this name; it tells it apart from another server on the port.
         self._mark = f"agl-{generate_id(12)}"
         port = _find_port(config.host, config.port)
@@ -71,7 +71,7 @@ class Engine:
         self.scratch: Path | None = None
         self.process = KeptProcess(
             [*installation.command(str(config.path)), *serve_options(config, port, self._mark)],
-            serve_environment(config, self._python),
+            serve_environment(config, installation.python),
             grace=config.stop_timeout,
             log_file=config.log_path,
         )
@@ -157,7 +157,7 @@ class Engine:
             config, words = self._config, words_of(self._config.args)
             self._served = await asyncio.to_thread(
                 resolve_in_cache,
-                self._python,
+                self._installation.python,
                 str(config.path),
                 config.env,
                 revision=value_of(words, "--revision"),
@@ -171,6 +171,7 @@ class Engine:
         Raises:
             LLMServerError: They cannot be used. The old ones are still served, or vLLM is stopped.
         """
+        self._installation.check_updates()
         config = self._config
         old = self.weights or await self.served_folder()
         async with self.api() as api:
@@ -189,6 +190,8 @@ class Engine:
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Serve a further adapter, or replace the one of that name."""
         seconds, used = self._config.update_timeout, name in self._used_names
+        if used:
+            self._installation.check_updates()
         self._used_names.add(name)
         async with self.api() as api:
 

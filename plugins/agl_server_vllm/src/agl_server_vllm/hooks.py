@@ -23,7 +23,7 @@ def agl_check() -> CheckSpec:
     return CheckSpec(
         name="vllm",
         check="agl_server_vllm.check:check_versions",
-        summary="Releases of vLLM that do not return token ids",
+        summary="Releases of vLLM that training cannot use",
         api=1,
     )
 

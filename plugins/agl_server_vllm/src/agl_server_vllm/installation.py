@@ -24,6 +24,9 @@ __all__ = [
 
 _OLDEST: Final = (0, 10, 2)
 """The first version that returns token ids."""
+_OLDEST_UPDATES: Final = (0, 16)
+"""The first version with all that an update needs: ``load_inplace`` (vLLM's pull request 31326),
+``/pause?mode=wait`` (32351) and ``weights_path`` of ``reload_weights`` (32133)."""
 _PROBE_SECONDS: Final = 60.0
 """Importing vLLM from a cold disk takes tens of seconds."""
 
@@ -81,6 +84,19 @@ class Installation:
         if self.has_command:
             return [self.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
         return [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+
+    def check_updates(self) -> None:
+        """Refuse a version that cannot replace its weights.
+
+        Raises:
+            LLMServerError: It is too old.
+        """
+        if self.version is not None and _numbers(self.version) < _OLDEST_UPDATES:
+            oldest = ".".join(map(str, _OLDEST_UPDATES))
+            raise LLMServerError(
+                f"vLLM {self.version} in {self.python} cannot replace its weights while it runs: "
+                f"pip install 'vllm>={oldest}'"
+            )
 
 
 async def find_installation(python: str | None, env: Mapping[str, str]) -> Installation:

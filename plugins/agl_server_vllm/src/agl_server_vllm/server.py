@@ -25,7 +25,7 @@ from agl_core.llm_server import LLMServer
 from agl_core.plugins import configured_by
 from agl_server_vllm.config import VLLMConfig
 from agl_server_vllm.engine import Engine, PortTakenError, ending
-from agl_server_vllm.installation import find_installation
+from agl_server_vllm.installation import Installation, find_installation
 from agl_server_vllm.launch import serve_options
 from agl_server_vllm.parser_check import check_words
 from agl_server_vllm.weights import (
@@ -57,6 +57,7 @@ class VLLMServer(LLMServer):
     def __init__(self, config: VLLMConfig) -> None:
         self._config = config
         self._engine: Engine | None = None
+        self._installation: Installation | None = None
 
     # -- properties -----------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class VLLMServer(LLMServer):
         await self.stop()  # clean up after a vLLM that died
         config = self._config
         self._check_files()
-        installation = await find_installation(config.python, config.env)
+        self._installation = installation = await find_installation(config.python, config.env)
         for attempt in range(1, _PORT_TRIES + 1):
             engine = Engine(config, installation)
             try:
@@ -139,7 +140,7 @@ class VLLMServer(LLMServer):
         """See :meth:`LLMServer.check`; the installed vLLM's own parser reads every option."""
         config = self._config
         self._check_files()
-        installation = await find_installation(config.python, config.env)
+        self._installation = installation = await find_installation(config.python, config.env)
         words = serve_options(config, config.port, "agl-check")
         await check_words(installation, str(config.path), words, config.env)
 
@@ -169,7 +170,13 @@ class VLLMServer(LLMServer):
     # -- weights ---------------------------------------------------------------------------------
 
     def check_updates(self, path: str | Path) -> None:
-        """See :meth:`LLMServer.check_updates`; refuses tied embeddings, unless with ``lora``."""
+        """See :meth:`LLMServer.check_updates`.
+
+        It refuses tied embeddings, unless with ``lora``, and, after :meth:`check` or :meth:`start`,
+        a vLLM that is too old.
+        """
+        if self._installation is not None:
+            self._installation.check_updates()
         if not self._config.lora:
             folder = _absolute(path)
             refuse_tied(folder, tensor_shapes(folder))

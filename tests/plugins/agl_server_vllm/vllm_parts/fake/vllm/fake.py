@@ -9,7 +9,6 @@ answers. Faults are words in FAKE_VLLM:
 ``stubborn``        ignores SIGTERM
 ``port-taken``      finds its port taken, the first time
 ``no-ids``          returns no token ids
-``old``             has no route to pause
 ``bad-reload``      refuses new weights after it has loaded half of them, once
 ``worse-reload``    refuses all weights after that
 ``slow-load``       never answers to the second adapter, which it has loaded
@@ -154,19 +153,17 @@ def routes(engine: Engine) -> web.RouteTableDef:
 
 
 def dev_routes(engine: Engine, table: web.RouteTableDef) -> None:
-    if "old" not in FAULTS:
+    @table.post("/pause")
+    async def pause(request: web.Request) -> web.Response:
+        assert request.query["mode"] == "wait"
+        engine.going.clear()
+        await engine.idle.wait()
+        return web.json_response({"status": "paused"})
 
-        @table.post("/pause")
-        async def pause(request: web.Request) -> web.Response:
-            assert request.query["mode"] == "wait"
-            engine.going.clear()
-            await engine.idle.wait()
-            return web.json_response({"status": "paused"})
-
-        @table.post("/resume")
-        async def resume(request: web.Request) -> web.Response:
-            engine.going.set()
-            return web.json_response({"status": "resumed"})
+    @table.post("/resume")
+    async def resume(request: web.Request) -> web.Response:
+        engine.going.set()
+        return web.json_response({"status": "resumed"})
 
     @table.post("/collective_rpc")
     async def collective_rpc(request: web.Request) -> web.Response:
@@ -184,8 +181,6 @@ def dev_routes(engine: Engine, table: web.RouteTableDef) -> None:
     async def reset_prefix_cache(request: web.Request) -> web.Response:
         engine.resets += 1
         if "stuck-cache" in FAULTS or ("busy-cache" in FAULTS and engine.resets < 3):
-            return web.json_response({"success": False})
-        if "old" in FAULTS and engine.in_flight:
             return web.json_response({"success": False})
         engine.cache.clear()
         return web.json_response({"success": True})

@@ -58,8 +58,8 @@ def server_of(store: LightningStore, reconnect_timeout: float) -> StoreAccess | 
     end = innermost(store)
     if not isinstance(end, LightningStoreClient):
         return None
-    token = end._transport.auth_token  # pyright: ignore[reportPrivateUsage]
-    return StoreAccess(CloudPickled(None), end.server_address_root, reconnect_timeout, token)
+    url, token = end.server_address_root, end.auth_token
+    return StoreAccess(CloudPickled(None), url, reconnect_timeout, token)
 
 
 class UrlPublisher:

@@ -73,29 +73,42 @@ class Stream:
     """A reply whose body is sent in chunks until they end, the client leaves or the server stops.
 
     ``chunks`` is closed in each of these cases.
+
+    Args:
+        chunks: The body.
+        headers: The headers.
+        status: The HTTP status.
+        endless: Whether any end is a proper one, as of a stream of events. Another body that the
+            server cuts off when it stops must not look whole.
     """
 
-    __slots__ = ("chunks", "headers", "status")
+    __slots__ = ("chunks", "endless", "headers", "status")
 
     def __init__(
         self,
         chunks: AsyncGenerator[bytes, None],
         headers: Sequence[tuple[bytes, bytes]],
         status: int = 200,
+        *,
+        endless: bool = False,
     ) -> None:
         self.chunks = chunks
         self.headers = headers
         self.status = status
+        self.endless = endless
 
 
 async def send_stream(
     stream: Stream, send: Send, receive: Receive, stopping: asyncio.Future[None]
 ) -> None:
     """Send a stream; return when it has ended."""
+    whole = stream.endless
 
     async def send_all() -> None:
+        nonlocal whole
         async for chunk in stream.chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        whole = True
 
     await send(
         {"type": "http.response.start", "status": stream.status, "headers": list(stream.headers)}
@@ -104,7 +117,9 @@ async def send_stream(
         await while_connected(send_all(), receive, stopping)
     finally:
         await stream.chunks.aclose()
-    await send({"type": "http.response.body", "body": b""})
+    if whole:
+        await send({"type": "http.response.body", "body": b""})
+    # Else the server closes the connection: a client takes the last chunk for the end of the body.
 
 
 async def send_response(

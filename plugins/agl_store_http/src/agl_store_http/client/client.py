@@ -142,6 +142,11 @@ class LightningStoreClient(BatchingStore):
         return self._transport.address
 
     @property
+    def auth_token(self) -> str | None:
+        """The token that it sends: that of its options, else of ``AGL_AUTH_TOKEN``."""
+        return self._transport.auth_token
+
+    @property
     def capabilities(self) -> LightningStoreCapabilities:
         return LightningStoreCapabilities(
             thread_safe=True,

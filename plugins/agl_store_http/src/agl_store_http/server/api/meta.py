@@ -103,7 +103,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         headers = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
-        stream = Stream(_event_stream(self._store, self._expires), headers)
+        stream = Stream(_event_stream(self._store, self._expires), headers, endless=True)
         await send_stream(stream, send, receive, self._stopping)
 
 

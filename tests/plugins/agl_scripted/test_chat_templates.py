@@ -79,5 +79,9 @@ def test_the_next_prompt_begins_with_prompt_and_answer(name: str, stream: bool):
         assert first.prompt_token_ids == before
         if stream:
             got.close()
+        rendered: Any = client.post("/tokenize", body=asked, cast_to=object)
+        assert rendered == {"tokens": before, "count": len(before)}
+        with pytest.raises(openai.BadRequestError):
+            client.post("/tokenize", body={"messages": []}, cast_to=object)
     assert before != [token.id for token in prompt_tokens(asked)]
     assert tokenize("two words")[1].text == " words"

@@ -65,6 +65,14 @@ def test_a_stream_has_the_same_text_ids_and_usage(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_the_headers_of_a_reply(models, client, stream):
+    models.script = [Reply(TEXT, headers={"x-request-id": "r7"})]
+    raw = client.chat.completions.with_raw_response
+    answer = raw.create(model="m", messages=HI, stream=stream)
+    assert answer.headers["x-request-id"] == "r7"
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_tool_calls(models, client, stream):
     models.script = [Reply(tool_calls=[ToolCall("add", {"a": 1, "b": [2, "three"]}, id="call_7")])]
     if stream:

@@ -223,7 +223,9 @@ class ScriptedModels:
             continue
 
     def _refusal(self, seen: SeenRequest) -> Reply | None:
-        if self._template is not None and seen.path.endswith("/chat/completions"):
+        chat = seen.path.endswith("/chat/completions")
+        chat = chat or (seen.path.endswith("/tokenize") and "messages" in seen.body)
+        if self._template is not None and chat:
             try:
                 self._template.prompt(seen.body)
             except TemplateError as error:
@@ -258,7 +260,11 @@ class ScriptedModels:
         elif seen.path.endswith("/embeddings"):
             await _send_json(send, 200, _embeddings(seen.body))
         elif seen.path.endswith("/tokenize"):
-            ids = [token.id for token in prompt_tokens(seen.body)]
+            if self._template is not None and "messages" in seen.body:
+                prompt = self._template.prompt(seen.body)
+            else:
+                prompt = prompt_tokens(seen.body)
+            ids = [token.id for token in prompt]
             await _send_json(send, 200, {"tokens": ids, "count": len(ids)})
         else:
             await self._generate(seen, reply, send, streamed=streamed)
@@ -326,6 +332,7 @@ async def _send_stream(
     send: Send, chunks: Iterator[dict[str, Any]], reply: Reply, *, named: bool
 ) -> None:
     head = [(b"content-type", b"text/event-stream")]
+    head += [(k.encode(), v.encode()) for k, v in reply.headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": head})
     for number, chunk in enumerate(chunks):
         if number == reply.drop_after:

@@ -188,7 +188,8 @@ class VLLMServer(LLMServer):
 
         Args:
             path: Folder of a LoRA adapter in PEFT's format (with ``lora``), or of a whole model, as
-                ``save_pretrained`` writes it.
+                ``save_pretrained`` writes it. An adapter's folder must stay unchanged while it is
+                served, because vLLM may read it again.
             version: New value of :attr:`model_version`.
 
         Raises:
@@ -219,7 +220,8 @@ class VLLMServer(LLMServer):
 
         Args:
             name: Name that calls ask for. An adapter of this name is replaced.
-            path: Folder of the adapter.
+            path: Folder of the adapter. It must stay unchanged while it is served, because vLLM may
+                read it again.
 
         Raises:
             LLMServerError: The adapter cannot be used, the server was made without ``lora``, or it

@@ -12,7 +12,7 @@ from agl_core.errors import (
     StoreUnavailableError,
 )
 from agl_core.store import current_request_key
-from agl_core.types import PromptTemplate, RolloutConfig
+from agl_core.types import AttributeValue, NamedResources, PromptTemplate, RolloutConfig
 from agl_store_kit import late_seconds
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
@@ -196,6 +196,7 @@ async def test_a_cancellation_frees_the_worker_that_claimed_meanwhile(
     retrying = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     rollout_id = (await store.enqueue_rollout("x", config=retrying)).rollout_id
     first = await store.dequeue_rollout(worker_id="a")
+    assert first is not None
     await store.update_attempt(rollout_id, first.attempt.attempt_id, status="failed")
     rollouts = store._mongo.connection.rollouts
     replace, raced = rollouts._replace, []
@@ -209,6 +210,7 @@ async def test_a_cancellation_frees_the_worker_that_claimed_meanwhile(
     await store.update_rollout(rollout_id, status="cancelled")
     assert raced[0].attempt.sequence_id == 2
     worker = await store.get_worker_by_id("b")
+    assert worker is not None
     assert (worker.status, worker.current_attempt_id) == ("unknown", None)
     await store.close()
 
@@ -275,7 +277,7 @@ async def test_giving_a_claim_back_revives_no_cancelled_rollout(mongo_uri, parti
 async def test_spans_that_are_sent_again_complete_a_broken_write(mongo_uri, partition, monkeypatch):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
     started = await store.start_rollout("x", worker_id="w")
-    rewarded = {"agentlightning.reward.0.value": 0.5}
+    rewarded: dict[str, AttributeValue] = {"agentlightning.reward.0.value": 0.5}
     span = span_of(started, attributes=rewarded)
 
     async def die(*args, **kwargs):
@@ -287,26 +289,30 @@ async def test_spans_that_are_sent_again_complete_a_broken_write(mongo_uri, part
             await store.add_many_spans([span])
     assert list(await store.add_many_spans([span])) == [], "it is stored already"
     attempt = await store.get_latest_attempt(started.rollout_id)
+    assert attempt is not None
     assert attempt.status == "running"
     rewarded_first = await store.query_rollouts(sort_by="reward", sort_order="desc")
     assert rewarded_first[0].rollout_id == started.rollout_id
     record = await store._mongo.connection.call(
         lambda connection: connection.rollouts.find(started.rollout_id)
     )
+    assert record is not None
     assert record.reward == 0.5
     await store.close()
 
 
 async def test_an_update_that_is_sent_again_late_replaces_no_newer_one(mongo_uri, partition):
     store = MongoLightningStore(mongo_uri, partition_id=partition)
-    contents = [{"p": PromptTemplate(template=text, engine="f-string")} for text in "ab"]
+    contents: list[NamedResources] = [
+        {"p": PromptTemplate(template=text, engine="f-string")} for text in "ab"
+    ]
     for key, content in [("k1", contents[0]), ("k2", contents[1]), ("k1", contents[0])]:
         with_key = current_request_key.set(key)
         try:
             update = await store.update_resources("res", content)
         finally:
             current_request_key.reset(with_key)
-    assert (update.version, update.resources["p"].template) == (2, "b")
+    assert (update.version, update.resources) == (2, contents[1])
     await store.close()
 
 

@@ -173,7 +173,7 @@ class TestMissingPackages:
             PluginNotFoundError, match=f"pip install {requirement('agl-adapters')}$"
         ):
             Trainer(algorithm=search, strategy="shm").fit(agent, [1])
-        Trainer(strategy="shm").dev(agent, [1])
+        Trainer(strategy="shm").dev(rollout(lambda task: 1.0), [1])
 
     def test_the_trainer_says_the_same(self):
         cases: tuple[tuple[dict[str, Any], str], ...] = (

@@ -12,7 +12,7 @@ import pytest
 from agl_algorithm_kit import StoredRun
 from agl_core.algorithm import RunContext
 from agl_core.store import LightningStore
-from agl_core.types import PromptTemplate, Span, task_digest
+from agl_core.types import AttemptedRollout, PromptTemplate, Span, task_digest
 from agl_promote import Decision, Experiment, Plan, Promotion
 
 TASKS = [{"id": number, "country": "nl" if number % 4 == 0 else "de"} for number in range(60)]
@@ -37,23 +37,31 @@ async def runner(
             claimed = await store.dequeue_rollout("w", wait=5)
             if claimed is None:
                 continue
-            value = reward_of(claimed.input, str(claimed.resources_id))
-            rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
-            if value is not None:
-                span = Span.from_attributes(
-                    name="agentlightning.annotation",
-                    attributes={
-                        **REWARD,
-                        "agentlightning.reward.0.value": value,
-                        **(attributes or {}),
-                    },
-                    rollout_id=rollout_id,
-                    attempt_id=attempt_id,
-                    sequence_id=1,
-                )
-                await store.add_span(span)
-            status = "failed" if value is None else "succeeded"
-            await store.update_attempt(rollout_id, attempt_id, status=status)
+            attempt = asyncio.ensure_future(run(claimed))
+            try:
+                await asyncio.shield(attempt)
+            except asyncio.CancelledError:
+                await attempt  # one that stays open would be waited for
+                raise
+
+    async def run(claimed: AttemptedRollout) -> None:
+        value = reward_of(claimed.input, str(claimed.resources_id))
+        rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+        if value is not None:
+            span = Span.from_attributes(
+                name="agentlightning.annotation",
+                attributes={
+                    **REWARD,
+                    "agentlightning.reward.0.value": value,
+                    **(attributes or {}),
+                },
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                sequence_id=1,
+            )
+            await store.add_span(span)
+        status = "failed" if value is None else "succeeded"
+        await store.update_attempt(rollout_id, attempt_id, status=status)
 
     worker = asyncio.create_task(work())
     try:

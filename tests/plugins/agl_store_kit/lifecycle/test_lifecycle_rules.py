@@ -468,6 +468,11 @@ class TestReturnedClaims:
         assert change.worker is not None
         assert (change.worker.status, change.worker.last_idle_time) == ("idle", NOW)
         assert (change.worker.current_rollout_id, change.worker.current_attempt_id) == (None, None)
+        assert lifecycle.is_returned_claim(change.attempt)
+
+    @pytest.mark.parametrize("status", ["preparing", "failed", "unresponsive"])
+    def test_another_attempt_is_no_returned_claim(self, status: str):
+        assert not lifecycle.is_returned_claim(attempt(status))
 
     @pytest.mark.parametrize("who", [None, worker(on="at-2"), worker("idle", on=None)])
     def test_a_worker_that_is_elsewhere_stays_there(self, who: Worker | None):

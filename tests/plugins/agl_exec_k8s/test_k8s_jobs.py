@@ -65,8 +65,9 @@ def test_a_killed_job_is_followed_by_another(
 def test_a_job_past_its_deadline_is_ended(
     cluster: Cluster, make_strategy: Any, store: LightningStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    strategy = make_strategy(1, runners="jobs", job_timeout=3, graceful_timeout=0.2)
-    strategy.execute(make_batch([{"n": 1, "hold": 60}], config=None), None, store)
+    # Its runner must have claimed by then, also on a machine that others keep busy.
+    strategy = make_strategy(1, runners="jobs", job_timeout=15, graceful_timeout=0.2)
+    strategy.execute(make_batch([{"n": 1, "hold": 100}], config=None), None, store)
     statuses, errors, _ = asyncio.run(outcome(store))
     assert statuses == ["failed"]
     (error,) = errors

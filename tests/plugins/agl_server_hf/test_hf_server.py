@@ -232,7 +232,9 @@ async def test_a_stream_equals_the_unstreamed_answer(taught_server: HFServer, to
     parts = [chunk["choices"][0] for chunk in chunks[1:]]
     (expected,) = whole["choices"]
     assert [i for part in parts for i in part["token_ids"]] == expected["token_ids"]
-    assert [p for part in parts for p in logprobs_of(part)] == pytest.approx(logprobs_of(expected))
+    # The second prompt is in the cache, so its sums are in another order.
+    streamed = [p for part in parts for p in logprobs_of(part)]
+    assert streamed == pytest.approx(logprobs_of(expected), abs=2e-5)
     text = "".join(part["delta"]["content"] for part in parts)
     assert text == (expected["message"]["content"] or "")
     assert parts[-1]["finish_reason"] == expected["finish_reason"]

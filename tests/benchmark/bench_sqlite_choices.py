@@ -195,7 +195,8 @@ def ask_for_changes(store: SqliteLightningStore) -> None:
                 now = database.look(lambda db: db.execute("PRAGMA data_version").fetchone())
                 if now != version:
                     version = now
-                    remote.publish(database.look(remote._unseen))
+                    unseen, _ = database.look(remote._look)
+                    remote.publish(unseen)
 
     remote._listen = listen
 

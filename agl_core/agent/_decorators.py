@@ -180,7 +180,7 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
         self.concurrent = getattr(func, "concurrent", False) is True
         self.repeatable = getattr(func, "repeatable", True) is not False
         self._strip_proxy = strip_proxy
-        self._injected, self._optional = _check_parameters(func, self._name)
+        self._injected = _check_parameters(func, self._name)
         self._warned: set[type[Resource]] = set()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -228,11 +228,11 @@ class FunctionalLitAgent(LitAgent[Any], Generic[P, R]):
 
     def _call(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         arguments: dict[str, Any] = {}
-        for name in self._injected:
+        for name, is_optional in self._injected.items():
             kind = _INJECTED[name]
             if kind is None:
                 arguments[name] = rollout
-            elif name in self._optional and not _has(kind, resources):
+            elif is_optional and not _has(kind, resources):
                 continue
             elif kind is LLM:
                 arguments[name] = self._llm(resources, rollout)
@@ -292,23 +292,18 @@ def _agent_of(
     return agent
 
 
-def _check_parameters(
-    func: Callable[..., Any], name: str
-) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the parameters that are injected, in order, and those of them with a default."""
+def _check_parameters(func: Callable[..., Any], name: str) -> dict[str, bool]:
+    """Return the parameters that are injected, in order, and whether each has a default."""
     parameters = list(inspect.signature(func).parameters.values())
     if not parameters or parameters[0].name != "task" or parameters[0].kind in _NOT_POSITIONAL:
         _refuse(func, name, "does not take the task first")
-    injected: list[str] = []
-    optional: set[str] = set()
+    injected: dict[str, bool] = {}
     for parameter in parameters[1:]:
         if parameter.name in _INJECTED and parameter.kind in _BY_NAME:
-            injected.append(parameter.name)
-            if parameter.default is not parameter.empty:
-                optional.add(parameter.name)
+            injected[parameter.name] = parameter.default is not parameter.empty
         elif parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
             _refuse(func, name, f"needs {parameter.name!r}, which is not injected")
-    return tuple(injected), frozenset(optional)
+    return injected
 
 
 _NOT_POSITIONAL = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)

@@ -77,6 +77,6 @@ def read_reward(span: Span) -> float | None:
     """
     try:
         reward = parse_reward_value(span)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return math.nan
     return reward if reward is None or math.isfinite(reward) else math.nan

@@ -157,7 +157,7 @@ def get_reward_value(span: SpanLike) -> float | None:
     """
     try:
         return parse_reward_value(span)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return None
 
 
@@ -166,21 +166,27 @@ def parse_reward_value(span: SpanLike) -> float | None:
 
     Raises:
         TypeError, ValueError: The span carries a value that is no number.
-        OverflowError: It is an integer beyond the range of a float.
     """
     attributes = cast("Mapping[str, Any]", span.attributes or {})
     if attributes.get(semconv.LATE):
         return None
     if PRIMARY_REWARD_VALUE in attributes:
-        return float(attributes[PRIMARY_REWARD_VALUE])
+        return _read(attributes[PRIMARY_REWARD_VALUE])
     for key in _AGENTOPS_OUTPUTS:
         if key in attributes:
             value = _agentops_reward(attributes[key])
             if value is not None:
                 return value
     if span.name == semconv.SPAN_ANNOTATION and _LEGACY_VALUE in attributes:
-        return float(attributes[_LEGACY_VALUE])
+        return _read(attributes[_LEGACY_VALUE])
     return None
+
+
+def _read(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:  # an integer that no float holds
+        raise ValueError(f"a reward must be finite: {error}") from error
 
 
 def _agentops_reward(output: Any) -> float | None:
@@ -199,7 +205,7 @@ def _agentops_reward(output: Any) -> float | None:
         DeprecationWarning,
         stacklevel=4,
     )
-    return float(fields["value"])
+    return _read(fields["value"])
 
 
 def is_reward_span(span: SpanLike) -> bool:

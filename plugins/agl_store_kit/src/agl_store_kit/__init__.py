@@ -29,6 +29,7 @@ from agl_store_kit.backend import (
     notices_of,
     rollout_not_found,
     rollout_notice,
+    standing_claims,
     worker_notice,
 )
 from agl_store_kit.batching import BatchingStore
@@ -101,6 +102,7 @@ __all__ = [
     "sort_key",
     "sortable_fields",
     "sorted_in_slices",
+    "standing_claims",
     "worker_changes",
     "worker_notice",
 ]

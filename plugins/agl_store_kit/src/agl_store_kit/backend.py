@@ -15,7 +15,7 @@ rollouts, attempts or workers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +71,19 @@ class RolloutState(NamedTuple):
     def is_latest(self) -> bool:
         """Whether the attempt is the rollout's latest."""
         return self.attempt is not None and self.attempt.sequence_id == self.attempt_count
+
+
+def standing_claims(states: Iterable[RolloutState]) -> list[tuple[Rollout, Attempt]]:
+    """Return the claims of an earlier call with the same key that were not given back since.
+
+    Args:
+        states: The states of the attempts that the call claimed.
+    """
+    return [
+        (rollout, attempt)
+        for rollout, _, attempt, _ in states
+        if attempt is not None and not lifecycle.is_returned_claim(attempt)
+    ]
 
 
 Decide = Callable[[RolloutState], Change | None]

@@ -47,7 +47,7 @@ from agl_core.errors import StoreDataError
 from agl_core.types import QUEUING_STATUSES
 from agl_store_mongo.config import MongoConfig
 
-__all__ = ["NEVER_LATEST", "Database", "pause_after"]
+__all__ = ["NEVER_LATEST", "RECENT", "Database", "pause_after"]
 
 T = TypeVar("T")
 Collection = AsyncCollection[dict[str, Any]]
@@ -55,6 +55,8 @@ Collection = AsyncCollection[dict[str, Any]]
 NEVER_LATEST: Final = 0
 """``touched`` of a snapshot that never becomes the latest; others have a number of the counter."""
 
+RECENT: Final = 16
+"""Tokens kept of a document's last changes: a lost reply is recognised within as many more."""
 _SCHEMA_VERSION: Final = 1
 """Of the documents; a store refuses a partition with a later one."""
 _DUPLICATE_KEY: Final = 11000

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from agl_core.ids import generate_id
 from agl_core.types import ResourcesUpdate
 from agl_store_kit import DecideResources, Notice
-from agl_store_mongo.database import NEVER_LATEST, Database
+from agl_store_mongo.database import NEVER_LATEST, RECENT, Database
 from agl_store_mongo.documents import Document, encode_resources, resources_from
 from agl_store_mongo.feed import Feed
 
 __all__ = ["Resources"]
-
-_RECENT: Final = 16
-"""Tokens kept per snapshot: a lost reply is recognised within as many later changes."""
 
 
 def _recent(document: Document) -> list[str]:
@@ -56,7 +53,7 @@ class Resources:
                 "version": update.version,
                 "resources": encode_resources(update.resources),
                 "touched": number if becomes_latest else NEVER_LATEST,
-                "recent": [*recent[1 - _RECENT :], token],
+                "recent": [*recent[1 - RECENT :], token],
             }
             if await self._save(document, update, changes, number):
                 break

@@ -23,7 +23,7 @@ from agl_store_kit import (
     rollout_not_found,
 )
 from agl_store_kit.lifecycle import Change
-from agl_store_mongo.database import Database, pause_after
+from agl_store_mongo.database import RECENT, Database, pause_after
 from agl_store_mongo.documents import (
     WITHOUT_INPUT,
     Document,
@@ -38,9 +38,6 @@ from agl_store_mongo.feed import Feed
 from agl_store_mongo.workers import Workers
 
 __all__ = ["Rollouts"]
-
-_RECENT: Final = 16
-"""Tokens kept per rollout: a lost reply is recognised within as many later changes."""
 
 
 class Rollouts:
@@ -190,7 +187,7 @@ class Rollouts:
         if release or (record.release and _is_back(state.attempt, change.attempt)):
             fields["release"] = release
         token = generate_id(8)
-        fields["recent"] = [*record.recent[1 - _RECENT :], token]
+        fields["recent"] = [*record.recent[1 - RECENT :], token]
         which = self._db.by(rollout_id=record.rollout.rollout_id)
         tries = 0
 

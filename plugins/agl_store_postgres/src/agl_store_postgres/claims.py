@@ -8,7 +8,7 @@ from typing import Final
 
 from agl_core.errors import StoreDataError
 from agl_core.types import Attempt, Rollout, Worker, evolve
-from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle
+from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle, standing_claims
 from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
 from agl_store_postgres.transaction import (
     StoredState,
@@ -42,7 +42,7 @@ async def claim_heads(
         The claimed rollouts. None if all that is queued is locked, and ``wait`` is False.
     """
     known = await tx.remembered(request.key) or ()
-    if standing := _standing([(await tx.state(*ids)).state for ids in known]):
+    if standing := standing_claims([(await tx.state(*ids)).state for ids in known]):
         return standing
     found = await _heads(tx, request, wait=wait)
     if found is None:
@@ -138,12 +138,3 @@ _TO_HEAD: Final = (
     "UPDATE @rollouts SET queue_position = (SELECT coalesce(min(queue_position), 0) - 1 "
     "FROM @rollouts WHERE queue_position IS NOT NULL) WHERE ordinal = %s"
 )
-
-
-def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
-    """Return the claims of an earlier call that were not given back since."""
-    return [
-        (rollout, attempt)
-        for rollout, _, attempt, _ in states
-        if attempt is not None and not lifecycle.is_returned_claim(attempt)
-    ]

@@ -30,6 +30,7 @@ from agl_store_kit import (
     WorkerQuery,
     attempt_not_found,
     lifecycle,
+    standing_claims,
 )
 from agl_store_kit.lifecycle import Change
 from agl_store_sqlite import queries
@@ -132,7 +133,7 @@ class SqliteBackend(StorageBackend):
     async def claim(self, request: ClaimRequest) -> Sequence[tuple[Rollout, Attempt]]:
         def claim(tx: Transaction) -> list[tuple[Rollout, Attempt]]:
             known = tx.remembered(request.key) or ()
-            if standing := _standing([tx.state(*ids).state for ids in known]):
+            if standing := standing_claims([tx.state(*ids).state for ids in known]):
                 return standing
             worker = tx.find_worker(request.worker_id)
             claimed: list[tuple[Rollout, Attempt]] = []
@@ -324,15 +325,6 @@ def _is_quick(query: RolloutQuery) -> bool:
 def _changed(state: RolloutState, change: Change) -> RolloutRecord:
     """Return the rollout and the attempt after a change."""
     return change.rollout or state.rollout, change.attempt or state.attempt
-
-
-def _standing(states: Sequence[RolloutState]) -> list[tuple[Rollout, Attempt]]:
-    """Return the claims of an earlier call that were not given back since."""
-    return [
-        (rollout, attempt)
-        for rollout, _, attempt, _ in states
-        if attempt is not None and not lifecycle.is_returned_claim(attempt)
-    ]
 
 
 def _return_claims(tx: Transaction, claimed: Sequence[tuple[Rollout, Attempt]]) -> None:

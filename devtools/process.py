@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import Lock
+from threading import Event, Lock
 from typing import IO, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 CORES = os.cpu_count() or 1
 _output: ContextVar[IO[str] | None] = ContextVar("output", default=None)
 """The file that the current job's commands write to; None is this program's own output."""
+_variables: ContextVar[Mapping[str, str] | None] = ContextVar("variables", default=None)
+"""What the current job adds to the environment of its commands."""
+END_SECONDS = 30
+"""Time that a command has to end at Ctrl+C: pytest tears fixtures down, a demo closes its store."""
+_interrupted = Event()
+"""Set from Ctrl+C until the jobs that ran side by side have ended: they start nothing more."""
+_ends: set[Callable[[], None]] = set()
+"""What ends the commands that Ctrl+C does not reach."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -44,16 +53,30 @@ def say(text: str) -> None:
 
 
 def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int:
-    """Run a command from the repository's root and return its exit code."""
+    """Run a command from the repository's root and return its exit code.
+
+    Ctrl+C reaches the command, too: it is waited for, and killed after :data:`END_SECONDS` or at
+    the second Ctrl+C.
+    """
+    _check_interrupt()
     output = _output.get()
-    return subprocess.run(
+    with subprocess.Popen(
         [str(part) for part in command],
         cwd=ROOT,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **(_variables.get() or {}), **(env or {})},
         stdout=output,
         stderr=output and subprocess.STDOUT,
-        check=False,
-    ).returncode
+    ) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                say(f"{command[0]} did not end within {END_SECONDS} s of Ctrl+C")
+            finally:
+                process.kill()
+            raise
 
 
 def run(*command: str | Path, env: Mapping[str, str] | None = None) -> None:
@@ -80,6 +103,33 @@ def output_of(*command: str | Path, cwd: Path = ROOT) -> str:
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout}")
     return done.stdout
+
+
+@contextmanager
+def adding(variables: Mapping[str, str]) -> Iterator[None]:
+    """Add to the environment of the commands that this thread runs."""
+    token = _variables.set(variables)
+    try:
+        yield
+    finally:
+        _variables.reset(token)
+
+
+@contextmanager
+def ended_by(end: Callable[[], None]) -> Iterator[None]:
+    """Call ``end`` at Ctrl+C while a command runs that has a process group of its own."""
+    _ends.add(end)
+    try:
+        if _interrupted.is_set():
+            end()
+        yield
+    finally:
+        _ends.discard(end)
+
+
+def _check_interrupt() -> None:
+    if _interrupted.is_set():
+        sys.exit("interrupted")
 
 
 def once(function: Callable[[], T]) -> Callable[[], T]:
@@ -149,9 +199,16 @@ def attempt(
             say(f"-- {name}")
             say(timed(name))
         with ThreadPoolExecutor(CORES) as pool:
-            for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
-                say(text)
+            try:
+                for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
+                    say(text)
+            except KeyboardInterrupt:
+                _interrupted.set()
+                for end in tuple(_ends):
+                    end()
+                raise
     except KeyboardInterrupt as error:
+        _interrupted.clear()
         left = [name for name in jobs if name not in durations]
         raise Interrupted(durations, failed + left) from error
     if len(durations) > 1:

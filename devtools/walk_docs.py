@@ -21,7 +21,7 @@ from pathlib import Path
 
 from devtools import environments
 from devtools.pages import Block, blocks_of
-from devtools.process import ROOT, every, output_of
+from devtools.process import ROOT, ended_by, every, output_of
 
 OTHER_STEPS = ("python3 dev.py test",)
 """Commands of the pages that are steps of CI of their own."""
@@ -207,11 +207,16 @@ class Walker:
             text=True,
             start_new_session=True,
         ) as process:
-            try:
-                yield process
-            finally:
+
+            def kill() -> None:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
+
+            with ended_by(kill):
+                try:
+                    yield process
+                finally:
+                    kill()
 
 
 def _pairs(variables: str) -> Iterator[tuple[str, str]]:

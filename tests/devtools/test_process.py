@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 
 import pytest
 
-from devtools.process import CORES, every, once, run
+from devtools.process import CORES, ROOT, every, once, run
 
 
 def say(*words: str) -> None:
@@ -90,3 +93,52 @@ def test_jobs_within_a_job_side_by_side_print_with_it(capfd: pytest.CaptureFixtu
         [f"-- {name}", f"-- {name} 1", f"{name}1", f"-- {name} 2", f"{name}2"] for name in "ab"
     ]
     assert lines == parts[0] + parts[1]
+
+
+ENDS_SLOWLY = """
+import signal, time
+print("started", flush=True)
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    time.sleep(0.5)  # longer than Python waits for a child before it kills it
+    print("tidied", flush=True)
+"""
+IN_ORDER = f"""
+import sys
+from devtools.process import Interrupted, attempt, run
+try:
+    attempt(dict.fromkeys("ab", lambda: run(sys.executable, "-c", {ENDS_SLOWLY!r})))
+except Interrupted as error:
+    print("left", *error.failed)
+"""
+SIDE_BY_SIDE = """
+import subprocess, sys
+from devtools.process import Interrupted, attempt, ended_by, run
+def job():
+    with subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True
+    ) as process, ended_by(process.kill):
+        print("started", flush=True)
+        process.wait()
+    run(sys.executable, "-c", "print('after')")
+try:
+    attempt(dict.fromkeys("ab", job), side_by_side="ab")
+except Interrupted as error:
+    print("left", *sorted(error.failed))
+"""
+
+
+@pytest.mark.parametrize(("program", "ended"), [(IN_ORDER, ["tidied"]), (SIDE_BY_SIDE, [])])
+def test_ctrl_c_ends_what_runs_and_starts_nothing_more(program: str, ended: list[str]):
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while "started" not in process.stdout.readline():
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        lines = process.communicate(timeout=60)[0].splitlines()
+    said = [line for line in lines if not line.startswith("--") and line != "started"]
+    assert said == [*ended, "left a b"]

@@ -16,10 +16,15 @@ dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
 """
 
 
+def missing() -> list[str]:
+    """Return the program's name if it is not here."""
+    found = shutil.which("prometheus") or (FOLDER / "usr/bin/prometheus").exists()
+    return [] if found else ["prometheus"]
+
+
 def install() -> None:
     """Unpack the program as root if there is none; where that fails, the tests skip."""
-    found = shutil.which("prometheus") or (FOLDER / "usr/bin/prometheus").exists()
-    if found or not shutil.which("apt-get") or os.geteuid() != 0:
+    if not missing() or not shutil.which("apt-get") or os.geteuid() != 0:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
     exit_code("sh", "-c", UNPACK, FOLDER)

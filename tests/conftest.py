@@ -71,7 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     which = config.getoption("--timing")
-    in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/command.py
+    in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/jobs.py
 
     def is_chosen(item: pytest.Item) -> bool:
         if in_gate and item.get_closest_marker("full"):

@@ -25,9 +25,6 @@ with what failed in it, or was left at Ctrl+C; the next gates require that, and 
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
 """
 
-SHORT = "AGL_TESTS_OF_A_GATE"
-"""Environment variable: leaves the tests marked ``full`` out; tests/conftest.py reads it."""
-
 
 def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     """Run ``dev.py ci``.
@@ -78,9 +75,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         return
     debian.install()
     prometheus.install()
+    missing = [*debian.missing(), *prometheus.missing()]
     start = time.monotonic()
-    if not everything:
-        os.environ[SHORT] = "yes"
     interrupted = False
     with rescued.noted() as second_tries:
         try:
@@ -95,6 +91,10 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     before = kept.full.seconds if options.rest and kept.full else 0.0
     run = runs.Run(commit, date.today(), before + time.monotonic() - start)
     ran = _by_suite(groups, passed, kept)
+    if missing:
+        unrecorded = f"without {', '.join(missing)}, tests were left out"
+    elif not unrecorded and _differs_from(commit):
+        unrecorded = f"the tree differs from {commit}, on which the run began"
     if unrecorded:
         say(f"not recorded: {unrecorded}")
     elif everything:
@@ -129,6 +129,14 @@ def _why_unrecorded(options: argparse.Namespace) -> str:
     if changes.git("status", "--porcelain"):
         return "the working tree differs from its commit"
     return ""
+
+
+def _differs_from(commit: str) -> bool:
+    """Whether the tree has changed during a run; the record of the tests is written by it."""
+    if changes.git("rev-parse", "--short=12", "HEAD").strip() != commit:
+        return True
+    lines = changes.git("status", "--porcelain").splitlines()
+    return any(not line[3:].startswith(".ci/") for line in lines)
 
 
 def _write(record: runs.Record) -> None:

@@ -7,8 +7,10 @@ from functools import partial
 
 from devtools import distributions, packages, suites
 from devtools.gate.plan import Job
-from devtools.process import Interrupted, attempt
+from devtools.process import Interrupted, adding, attempt
 
+SHORT = "AGL_TESTS_OF_A_GATE"
+"""Environment variable: leaves the tests marked ``full`` out; tests/conftest.py reads it."""
 CHECKS = ("types", "lint")
 
 Step = Callable[[Sequence[str]], None]
@@ -69,6 +71,11 @@ STEPS: Mapping[str, Step] = {
 }
 
 
+def _run(step: Step, job: Job) -> None:
+    with adding({SHORT: "" if job.whole else "yes"}):
+        step(job.arguments)
+
+
 def run(
     groups: Sequence[Sequence[Job]], commands: Mapping[str, Step]
 ) -> tuple[dict[str, float], list[str]]:
@@ -96,7 +103,7 @@ def run(
         ):
             try:
                 took, bad = attempt(
-                    {job.name: partial(steps[job.step], job.arguments) for job in jobs},
+                    {job.name: partial(_run, steps[job.step], job) for job in jobs},
                     side_by_side=[job.name for job in jobs if job.beside],
                 )
             except Interrupted as error:

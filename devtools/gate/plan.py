@@ -53,6 +53,7 @@ class Job:
         beside: Whether other jobs may run at the same time.
         label: Tells it from other jobs of its step: a package, an example, a part.
         covers: Names of the deep suites that it runs.
+        whole: Whether it runs the tests marked ``full``, too.
     """
 
     step: str
@@ -62,6 +63,7 @@ class Job:
     beside: bool = False
     label: str = ""
     covers: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -125,8 +127,8 @@ def gate(
             later.append(job)
     parts = tuple(sorted(planner.changed))
     return Plan(
-        required,
-        tuple(rotation),
+        planner.with_full_tests(required),
+        planner.with_full_tests(rotation),
         tuple(later),
         owed,
         planner.chosen,
@@ -140,7 +142,8 @@ def everything(context: Context, record: Record) -> tuple[Job, ...]:
     planner = _Planner(context, record)
     cover, *others = planner.deep()
     rest = (job for job in others if not set(cover.covers).issuperset(job.covers))
-    return (*planner.checks("a full run"), cover, *rest)
+    jobs = (*planner.checks("a full run"), cover, *rest)
+    return tuple(replace(job, whole=True) for job in jobs)
 
 
 def duration(jobs: Iterable[Job]) -> float:
@@ -252,6 +255,15 @@ class _Planner:
             known = [used for test in tests if (used := self._context.tests.tests.get(test))]
             seconds = ENVIRONMENT_SECONDS + sum(used.seconds for used in known)
             yield replace(job, step="unmarked", seconds=seconds, covers=())
+
+    def with_full_tests(self, jobs: Iterable[Job]) -> tuple[Job, ...]:
+        """Let the jobs of suites that failed in a full run, and are owed since, run them whole.
+
+        A test that only a full run has may be what failed there.
+        """
+        full = self._record.full
+        failed = self._record.owed.intersection(full.failed) if full else frozenset[str]()
+        return tuple(replace(j, whole=not failed.isdisjoint(debts_of([j]))) for j in jobs)
 
     def checks(self, why: str) -> Iterable[Job]:
         """Jobs of every gate: lint beside types, and the archives."""

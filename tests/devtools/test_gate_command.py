@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from devtools import debian, prometheus, rescued
+from devtools import debian, process, prometheus, rescued
 from devtools.gate import changes, command, jobs, plan, runs
 from devtools.gate.changes import Changes
 from devtools.gate.plan import Job, Plan
@@ -31,7 +31,6 @@ Main = Callable[..., Record]
 def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     """Run the command with a plan of three jobs; return the record that it leaves."""
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setenv(command.SHORT, "")
     monkeypatch.setattr(runs, "FILE", tmp_path / "run.toml")
     monkeypatch.setattr(command, "ROOT", tmp_path)
     monkeypatch.setattr(runs.read, "__defaults__", (tmp_path / "run.toml",))
@@ -44,20 +43,26 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
     monkeypatch.setattr(plan, "everything", lambda *_: (*REQUIRED, *ROTATION))
     monkeypatch.setattr(debian, "install", lambda: None)
     monkeypatch.setattr(prometheus, "install", lambda: None)
+    monkeypatch.setattr(prometheus, "missing", list[str])
 
     def of(
         *arguments: str,
         failed: Sequence[str] = (),
         status: str = "",
+        status_after: str = "",
+        missing: Sequence[str] = (),
         run: object = None,
         before: Record = BEFORE,
     ) -> Record:
         def ran(groups: Sequence[Sequence[Job]], _: object) -> tuple[dict[str, float], list[str]]:
             return {job.name: 7.0 for group in groups for job in group}, list(failed)
 
-        def git(*words: str) -> str:
-            return status if words[0] == "status" else "head\n"
+        statuses = iter((status, status_after))
 
+        def git(*words: str) -> str:
+            return next(statuses) if words[0] == "status" else "head\n"
+
+        monkeypatch.setattr(debian, "missing", lambda: missing)
         monkeypatch.setattr(jobs, "run", run or ran)
         monkeypatch.setattr(changes, "git", git)
         runs.write(before)
@@ -146,12 +151,38 @@ def test_a_failed_job_fails_the_command(main: Main, capsys: pytest.CaptureFixtur
     assert "jobs: 2 passed, 1 failed\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "short"), [((), True), (("--all",), False)])
-def test_a_gate_leaves_out_the_tests_of_a_full_run(
-    main: Main, arguments: tuple[str, ...], short: bool
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"missing": ["chromium"]}, "not recorded: without chromium, tests were left out"),
+        ({"status_after": " M dev.py\n"}, "not recorded: the tree differs from head, on which"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [(), ("--all",)])
+def test_a_run_that_says_little_about_its_commit_is_not_recorded(
+    main: Main,
+    capsys: pytest.CaptureFixture,
+    arguments: Sequence[str],
+    how: dict[str, Any],
+    said: str,
 ):
-    main(*arguments)
-    assert bool(os.environ[command.SHORT]) is short
+    assert main(*arguments, **how) == BEFORE
+    assert said in capsys.readouterr().out
+
+
+def test_a_full_run_may_write_the_record_of_its_tests(main: Main):
+    assert main("--all", status_after=" M .ci/test_map.json\n").full is not None
+
+
+def test_a_gate_leaves_out_the_tests_of_a_full_run(capfd: pytest.CaptureFixture):
+    def step(_: Sequence[str]) -> None:
+        process.run(sys.executable, "-c", f"import os; print(repr(os.environ[{jobs.SHORT!r}]))")
+
+    jobs.run([(Job("short"), Job("long", whole=True))], {"short": step, "long": step})
+    assert [line for line in capfd.readouterr().out.splitlines() if line[0] == "'"] == [
+        "'yes'",
+        "''",
+    ]
 
 
 @pytest.mark.parametrize(("variable", "kept"), [("", ["full", ""]), ("yes", [""])])
@@ -166,7 +197,7 @@ def test_the_mark_of_a_full_run(monkeypatch: pytest.MonkeyPatch, variable: str, 
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     config: Any = SimpleNamespace(getoption=lambda name: "all", hook=hook)
     items: Any = [Item("full"), Item("")]
-    monkeypatch.setenv(command.SHORT, variable)
+    monkeypatch.setenv(jobs.SHORT, variable)
     conftest.pytest_collection_modifyitems(config, items)
     assert [item.mark for item in items] == kept
     assert len(deselected) == 2 - len(kept)

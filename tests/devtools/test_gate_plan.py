@@ -228,5 +228,6 @@ def test_what_failed_in_a_full_run_is_required_once_whatever_it_takes(
     made = plan.gate(context("docs/page.md"), full, budget=0)
     debts = [job.name for job in made.required if job.why == "owed by an earlier gate"]
     assert debts == ["cover"], "the default suite and the slow tests run with coverage"
+    assert {job.name for job in made.required if job.whole} == {"cover"}, "with their full tests"
     only = Record().with_full_run(Run("d", NEW, 9), {}, ["slow agl_base"])
     assert "cover" not in names(plan.gate(context(), only).required)

@@ -638,6 +638,22 @@ class StoresNoIdsOfCompletions(Base):
         return without(span, "token_ids")
 
 
+class StoresTheIdsOfAllChoicesAsOne(Base):
+    CAUGHT_BY = "test_each_choice_has_ids_of_its_own"
+
+    def stores(self, span):
+        of_all = [i for k, v in span.attributes.items() if "response_token_ids" in k for i in v]
+        return with_attributes(span, response_token_ids=of_all)
+
+
+class StoresTheIdsOfTextsOnly(Base):
+    CAUGHT_BY = "test_the_tokens_of_tool_calls_are_among_the_ids"
+
+    def stores(self, span):
+        of_text = span.attributes["response_token_ids"][:3]  # "Let me see."
+        return with_attributes(span, response_token_ids=of_text)
+
+
 # -- protocols -----------------------------------------------------------------------------------
 
 

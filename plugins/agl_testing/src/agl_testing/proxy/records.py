@@ -13,8 +13,8 @@ import pytest
 
 from agl_core.proxy import LLMProxy
 from agl_core.types import Span
-from agl_scripted import Reply, ScriptedModels, prompt_tokens
-from agl_testing.proxy.answers import finish_reasons
+from agl_scripted import Reply, ScriptedModels, Token, prompt_tokens, tokenize
+from agl_testing.proxy.answers import CALLS, TOOLS, finish_reasons
 from agl_testing.proxy.base import (
     ANSWER,
     MESSAGES,
@@ -46,6 +46,14 @@ def said(span: Span) -> str:
     messages = json.loads(str(span.attributes["gen_ai.output.messages"]))
     parts = [part for message in messages for part in message["parts"]]
     return "".join(part["content"] for part in parts if part["type"] == "text")
+
+
+def check_sampled(span: Span, tokens: list[Token], suffix: str = "") -> None:
+    """Compare the ids and log-probabilities of a choice with the tokens of its text."""
+    assert span.attributes["response_token_ids" + suffix] == [token.id for token in tokens]
+    logprobs = json.loads(str(span.attributes["logprobs.content" + suffix]))
+    found = [item["logprob"] for item in logprobs]
+    assert found == pytest.approx([token.logprob for token in tokens])
 
 
 class RecordTests(ProxyTests):
@@ -264,10 +272,32 @@ class RecordTests(ProxyTests):
             rollout, llm = await attempt_of(proxy, proxy_store)
             await chat(llm.endpoint, stream=stream)
             (span,) = await spans_of(proxy_store, rollout)
-        tokens = models.script[0].tokens
-        assert span.attributes["response_token_ids"] == [token.id for token in tokens]
-        logprobs = json.loads(str(span.attributes["logprobs.content"]))
-        assert len(logprobs) == len(tokens)
+        check_sampled(span, models.script[0].tokens)
+
+    @requires("token_ids")
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_each_choice_has_ids_of_its_own(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels, stream: bool
+    ):
+        models.script = [Reply("the first one", others=["and another"])]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            await chat(llm.endpoint, stream=stream, n=2)
+            (span,) = await spans_of(proxy_store, rollout)
+        check_sampled(span, tokenize("the first one"))
+        check_sampled(span, tokenize("and another"), ".1")
+
+    @requires("token_ids")
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_the_tokens_of_tool_calls_are_among_the_ids(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels, stream: bool
+    ):
+        models.script = [Reply("Let me see.", tool_calls=CALLS)]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            await chat(llm.endpoint, stream=stream, tools=TOOLS)
+            (span,) = await spans_of(proxy_store, rollout)
+        check_sampled(span, models.script[0].tokens)
 
     async def test_the_calls_of_a_long_attempt_are_all_stored(
         self, proxy: LLMProxy, proxy_store: TroubledStore
@@ -307,11 +337,9 @@ class RecordTests(ProxyTests):
             (span,) = await spans_of(proxy_store, rollout)
         found = span.attributes
         assert found["gen_ai.operation.name"] == "text_completion"
-        assert found["response_token_ids"] == [token.id for token in ANSWER.tokens]
+        check_sampled(span, ANSWER.tokens)
         prompt = prompt_tokens({"messages": MESSAGES, "prompt": "Say"})
         assert found["prompt_token_ids"] == [token.id for token in prompt]
-        logprobs = [item["logprob"] for item in json.loads(str(found["logprobs.content"]))]
-        assert logprobs == pytest.approx([token.logprob for token in ANSWER.tokens])
         assert "token_ids" not in raw
         assert "token_logprobs" not in raw
 

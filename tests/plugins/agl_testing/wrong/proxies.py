@@ -116,6 +116,18 @@ class CollectsTheStream(Base):
         return {**message, "body": whole}
 
 
+class CollectsTheStreamAfterItsStart(CollectsTheStream):
+    """Holds back what follows the first chunk, which has no text."""
+
+    started = False
+
+    def sends(self, scope, message):
+        if message.get("body") and not self.started:
+            self.started = True
+            return message
+        return super().sends(scope, message)
+
+
 def turning(failures, status):
     """Return a hook that gives responses with certain statuses another one."""
 
@@ -215,6 +227,13 @@ class ForgetsTheVersion(Base):
 
     def set_model_version(self, version, model=None):
         return None
+
+
+class StoresTheVersionOfTheEnd(Base):
+    CAUGHT_BY = "test_a_call_keeps_the_version_that_it_began_with"
+
+    def stores(self, span):
+        return with_attributes(span, agentlightning__model_version=self._versions[None])
 
 
 class NeverPauses(Base):
@@ -464,6 +483,13 @@ class WaitingForAttempts(WaitingStore):
         while any(rollout_id == "ro-unknown" for rollout_id, _ in rollout_attempt_ids):
             await asyncio.sleep(0.05)
         return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+
+
+class DropsWhatWaitsAtItsStop(Base):
+    CAUGHT_BY = "test_a_stop_stores_the_spans_that_wait"
+
+    def __init__(self, **options):
+        super().__init__(**options, flush_timeout=0.001, stop_timeout=0.001)
 
 
 class WaitsForUnknownAttemptsAtItsStop(WaitsForUnknownAttempts):

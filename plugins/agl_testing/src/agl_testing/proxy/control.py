@@ -294,6 +294,20 @@ class ControlTests(ProxyTests):
         versions = [span.attributes.get(semconv.MODEL_VERSION) for span in spans]
         assert versions == ["step-1", "step-2"]
 
+    async def test_a_call_keeps_the_version_that_it_began_with(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        models.script = [Reply("late", delay=0.3)]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            proxy.set_model_version("step-1")
+            call = asyncio.ensure_future(chat(llm.endpoint))
+            assert await soon(lambda: bool(models.requests))
+            proxy.set_model_version("step-2")
+            assert await call == "late"
+            (span,) = await spans_of(proxy_store, rollout)
+        assert span.attributes[semconv.MODEL_VERSION] == "step-1"
+
     async def test_a_paused_proxy_holds_new_calls(self, proxy: LLMProxy):
         async with running(proxy):
             await proxy.pause()

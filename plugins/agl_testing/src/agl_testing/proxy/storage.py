@@ -115,6 +115,19 @@ class StoreFaultTests(ProxyTests):
             assert answers[0::2] == [ANSWER.text] * 3
             assert len(await spans_of(proxy_store, good)) == 3
 
+    async def test_a_stop_stores_the_spans_that_wait(
+        self, proxy: LLMProxy, proxy_store: TroubledStore, models: ScriptedModels
+    ):
+        proxy_store.delay = 0.5
+        models.script = [Reply(error_status=400)]
+        async with running(proxy):
+            rollout, llm = await attempt_of(proxy, proxy_store)
+            # The error may reach the agent before the span is stored.
+            async with post(llm.endpoint, "/chat/completions") as reply:
+                await reply.read()
+        (span,) = await spans_of(proxy_store, rollout)
+        assert span.status.status_code == "ERROR"
+
     async def test_a_stop_ends_when_the_store_refuses(
         self, proxy: LLMProxy, proxy_store: TroubledStore
     ):

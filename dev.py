@@ -168,6 +168,8 @@ def lint(arguments: Sequence[str]) -> None:
     problems = manifests.version_problems() + manifests.manifest_problems()
     problems += manifests.licence_problems() + manifests.readme_problems()
     problems += package_lists.problems()
+    if not dashboard_page.is_current():  # before any job that would build it
+        problems.append("the dashboard's page is not that of its sources: python3 dev.py dashboard")
     if problems:
         sys.exit("\n".join(problems))
     if new := [package.name for package in package_lists.unlisted()]:

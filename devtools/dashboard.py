@@ -44,12 +44,16 @@ def build() -> None:
     DOCUMENT.write_text(document)
     npm = _npm()
     print(f"building {STATIC.relative_to(ROOT)} ...", flush=True)
-    for arguments in (
-        ("ci", "--no-progress", "--loglevel=error"),
-        ("run", "types"),
-        ("run", "build"),
-    ):
-        run(npm, "--prefix", WEB, *arguments)
+    try:
+        for arguments in (
+            ("ci", "--no-progress", "--loglevel=error"),
+            ("run", "types"),
+            ("run", "build"),
+        ):
+            run(npm, "--prefix", WEB, *arguments)
+    except BaseException:
+        DOCUMENT.unlink()  # the next call would take this build for one that ended
+        raise
     STAMP.write_text(_digest() + "\n")
 
 
@@ -60,9 +64,10 @@ def is_current() -> bool:
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    made = {WEB / "node_modules", DOCUMENT, WEB / "src/api/schema.d.ts"}
-    for path in sorted(WEB.rglob("*")):
-        if path.is_file() and not made.intersection([path, *path.parents]):
+    # What git ignores differs between machines: dependencies, what builds and editors write.
+    listed = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", ".")
+    for path in sorted({WEB / name for name in output_of("git", *listed, cwd=WEB).split("\0")}):
+        if path.is_file():
             digest.update(path.relative_to(WEB).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -136,11 +137,19 @@ def environment(
     """
     stamp = stale(path, [*map(str, requirements), *(file.read_text() for file in made_from)])
     if stamp:
-        if not python_of(path).exists():
+        if not python_of(path).exists() or not _is_of_this_python(path):
             create(path)
         install(path, *requirements, compiled=compiled)
         (path / "made-from").write_text(stamp)
     return python_of(path)
+
+
+def _is_of_this_python(path: Path) -> bool:
+    """Whether an environment was made by a Python of this version, which uv writes into it."""
+    version = re.search(
+        r"^version(?:_info)? = (\d+\.\d+)", (path / "pyvenv.cfg").read_text(), re.MULTILINE
+    )
+    return version is not None and version[1] == "{}.{}".format(*sys.version_info)
 
 
 def editable(

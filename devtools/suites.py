@@ -175,7 +175,10 @@ def run_example(name: str) -> None:
     named = re.findall(r"^-e plugins/(\w+)$", requirements.read_text(), re.MULTILINE)
     paths = [package.folder for package in packages.with_requirements(named)]
     arguments = ["-r", requirements, *chain.from_iterable(("-e", path) for path in paths)]
-    python = environment(ENVS / name, arguments, [requirements])
+    included = re.findall(r"^-r (\S+)$", requirements.read_text(), re.MULTILINE)
+    made_from = [requirements, *(requirements.parent / path for path in included)]
+    made_from += [path / "pyproject.toml" for path in paths]
+    python = environment(ENVS / name, arguments, made_from)
     run(*pytest_of(python), f"tests/examples/{name}", "-m", HEAVY)
 
 

@@ -30,6 +30,9 @@ TOGETHER = ENVS / "all"
 """The environment of all packages: light ones with their libraries, heavy ones without."""
 MISSING_LIBRARY = re.compile(r"No module named '(?!agl_)")
 """What Python says where a library is missing that is not a package of this repository."""
+CONSTRAINTS = "constraints.txt"
+"""File beside the wheels that lets pip and uv take these for the names of our packages: an index
+may have a package of such a name, by anyone."""
 TEST_TOOLS = (
     *("hypothesis>=6.112", "pytest<9.2", "pytest-asyncio", "pytest-rerunfailures>=16.0"),
     *("pytest-timeout", "pytest-xdist"),
@@ -47,6 +50,9 @@ def build() -> Path:
     dashboard.build()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_build_one, everything()))
+    wheels = {wheel.name.partition("-")[0]: wheel for wheel in DIST.glob("*.whl")}
+    lines = [f"{p.name} @ {wheels[p.name.replace('-', '_')].as_uri()}" for p in everything()]
+    (DIST / CONSTRAINTS).write_text("\n".join(lines) + "\n")
     say(f"built {len(everything())} wheels and sdists in {DIST.relative_to(ROOT)}")
     return DIST
 
@@ -75,13 +81,13 @@ def check_some(chosen: Iterable[Package]) -> None:
 
 
 def from_here(packages: Iterable[Package]) -> list[str | Path]:
-    """Return the arguments that make uv install packages from the folder of built wheels.
+    """Return the arguments that make uv install packages from the built wheels alone.
 
     Without them, uv installs a cached wheel of the same name and version instead of a new one.
     """
     names = [package.name for package in packages]
     anew = [f"--{what}-package={name}" for what in ("refresh", "reinstall") for name in names]
-    return ["--find-links", build(), *anew]
+    return ["--constraint", build() / CONSTRAINTS, *anew]
 
 
 def install_together() -> None:

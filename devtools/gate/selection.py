@@ -47,6 +47,10 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
 """Test files of minutes that use nearly every package and test one: the beginnings of the paths
 that they run for. No rule chooses them for another change; the deep suites have them, too."""
 
+OF_ALL_CODE = ("tests/docs/test_plugin_api_page.py", "tests/docs/test_settings_page.py")
+"""Short tests of pages that are written from the code of all packages. What another test file of
+their process had imported before leaves no trace of them in the record."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -209,6 +213,13 @@ def mentions(context: Context) -> Chosen:
                 yield test, f"names {folder}"
 
 
+def readers_of_all_code(context: Context) -> Chosen:
+    """The tests of :data:`OF_ALL_CODE`, if a package changed."""
+    if changed := sorted(context.changed_sources()):
+        for test in OF_ALL_CODE:
+            yield test, f"is of all packages; {changed[0]} changed"
+
+
 def unrecorded(context: Context) -> Chosen:
     """Tests of which the record knows too little, if their part requires a changed package.
 
@@ -252,6 +263,7 @@ RULES: Mapping[str, Rule] = {
     "that use what imports it": users_of_importers,
     "that use a later caller": users_of_later_callers,
     "that name a changed file": mentions,
+    "of pages written from all code": readers_of_all_code,
     "of which the record knows too little": unrecorded,
     "that share what changed": all_that_share,
     "for a file that belongs to no part": unknown_files,

@@ -9,7 +9,7 @@ import pytest
 
 from devtools.gate.changes import Changes, different_tables, shape
 from devtools.gate.parts import Part, Tree
-from devtools.gate.selection import ONLY_FOR, Context, choose, not_due
+from devtools.gate.selection import OF_ALL_CODE, ONLY_FOR, Context, choose, not_due
 from devtools.gate.test_map import TestMap, Used, digest
 from devtools.process import ROOT
 
@@ -198,6 +198,21 @@ def test_the_tests_that_run_only_for_some_changes_exist():
     for test, places in ONLY_FOR.items():
         assert (ROOT / test).exists()
         assert all((ROOT / place).exists() for place in places)
+
+
+@pytest.mark.parametrize("test", OF_ALL_CODE)
+def test_pages_written_from_all_code_are_tested_with_every_package(tree: Path, test: str):
+    assert (ROOT / test).exists()
+    for name in (test, OTHER):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("")
+
+    def chosen(file: str) -> set[str]:
+        changes = Changes("base", (file,))
+        return set(choose(Context(Tree(tree, [test, OTHER]), recorded({}), changes)))
+
+    assert chosen(OTHER) == {test}
+    assert chosen("CHANGELOG.md") == set()
 
 
 def test_a_test_that_is_gone_is_not_chosen(chosen: Choose):

@@ -107,6 +107,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--keys", default="", help="only mutants whose description has this text")
     parser.add_argument("--verbose", action="store_true", help="print what killed each mutant")
     given = parser.parse_args(arguments)
+    if not hasattr(os, "pidfd_open"):
+        parser.error("a mutant's process is watched with pidfd_open, which only Linux has")
     unknown = set(given.components) - set(COMPONENTS)
     if unknown:
         parser.error(

@@ -14,7 +14,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypeAlias
@@ -34,6 +37,9 @@ CALLS = Metric("counter", "suite.calls", "Calls.", ("method", "status"))
 LEVEL = Metric("gauge", "suite.level", "Level.", ("place",))
 SECONDS = Metric("histogram", "suite.seconds", "Time.", ("method",), "s")
 PLAIN = Metric("counter", "suite.plain", "A counter without labels.")
+
+FORK_SECONDS = 30.0
+"""Longest wait for a forked child, which records one value and reads what its backend holds."""
 
 
 class MetricsSuite(Suite):
@@ -105,6 +111,32 @@ class MetricsSuite(Suite):
         copy.record(PLAIN, 1)
         copy.record(SECONDS, 0.1, ("a",))
         copy.close()
+
+    @requires("readable")
+    def test_a_copy_from_a_pickle_counts_its_own(self, metrics: Metrics, read: Read):
+        metrics.record(PLAIN, 1)
+        copy = pickle.loads(pickle.dumps(metrics))
+        copy.record(PLAIN, 2)
+        in_copy = read(copy)["suite.plain", ()]
+        # A backend that merges processes reads the same sum everywhere.
+        assert in_copy in (2, read(metrics)["suite.plain", ()]), (
+            "a copy from a pickle has values of the original, which are then counted twice"
+        )
+
+    @requires("readable")
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+    def test_a_forked_child_counts_its_own(self, metrics: Metrics, read: Read):
+        def record_and_read() -> Any:
+            metrics.record(PLAIN, 2)
+            return read(metrics).get(("suite.plain", ()))
+
+        metrics.record(PLAIN, 1)
+        in_child = forked(record_and_read)
+        # None: a backend that sends has sent its values to where only the parent can read them.
+        assert in_child in (2, None, read(metrics)["suite.plain", ()]), (
+            "a forked child has values of its parent, which are then counted twice: "
+            "`after_fork` must forget them and make new locks"
+        )
 
     @requires("readable")
     def test_a_counter_is_the_sum_of_its_increments(self, metrics: Metrics, read: Read):
@@ -180,3 +212,24 @@ class MetricsSuite(Suite):
         found = read(metrics)
         assert sum(found["suite.calls", (str(place), "OK")] for place in range(3)) == 4000
         assert tuple(found["suite.seconds", ("a",)][:2]) == (4000, 4000)
+
+
+def forked(work: Callable[[], Any]) -> Any:
+    """Return what ``work`` returns in a forked child."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: there.send(work()))
+    with warnings.catch_warnings():
+        # Python warns of threads at a fork; what they hold is what a backend must make anew.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+    there.close()
+    try:
+        assert here.poll(FORK_SECONDS), "a forked child hangs when it records its first value"
+        return here.recv()
+    except EOFError:
+        pytest.fail("a forked child ended with the error that it wrote to stderr")
+    finally:
+        child.kill()
+        child.join()
+        here.close()

@@ -35,6 +35,9 @@ class Base(Metrics):
     def in_bucket(self, value, bound):
         return value <= bound
 
+    def after_fork(self):
+        self.__init__()
+
     def __getstate__(self):
         return {}
 
@@ -97,6 +100,24 @@ class TravelsWithItsLock(Base):
 
     def __getstate__(self):
         return self.__dict__
+
+
+class TravelsWithItsValues(Base):
+    CAUGHT_BY = "test_a_copy_from_a_pickle_counts_its_own"
+
+    def __getstate__(self):
+        return {"held": dict(self.held)}
+
+    def __setstate__(self, state):
+        self.__init__()
+        self.held = state["held"]
+
+
+class KeepsItsParentsValues(Base):
+    CAUGHT_BY = "test_a_forked_child_counts_its_own"
+
+    def after_fork(self):
+        super(Base, self).after_fork()
 
 
 class KeepsTheLastIncrement(Base):

@@ -46,9 +46,9 @@ class View:
     reward: float = 0.0
 
 
-def make_products(seed: int = 0, count: int = 240) -> list[Product]:
-    """Return products; about a dozen share each title."""
-    rng = Random(seed)
+def make_products() -> list[Product]:
+    """Return the products of the shop; about a dozen share each title."""
+    rng = Random(0)
     return [
         Product(
             id=f"P{100 + number}",
@@ -57,14 +57,14 @@ def make_products(seed: int = 0, count: int = 240) -> list[Product]:
             material=rng.choice(_MATERIALS),
             price=rng.randrange(10, 100),
         )
-        for number in range(count)
+        for number in range(240)
     ]
 
 
 def make_goals(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return goals, each of which at least one product satisfies."""
+    """Return goals, each of which at least one product of the shop satisfies."""
     rng = Random(seed + 1)
-    wanted = rng.sample(make_products(seed), count)
+    wanted = rng.sample(make_products(), count)
     return [
         {
             "kind": product.kind,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agl_scripted import real_or_scripted
+from agl_scripted import SeenRequest, real_or_scripted
 from index import Index
-from pages import Page, make_pages, make_questions
+from pages import Page, Split, make_pages, make_questions
 from search_agent import client, exact_match, index as shared_index, result_of
 from search_model import answer
 
@@ -48,9 +48,24 @@ def test_any_query_is_possible(index: Index, query: str):
     assert index.search(query) == []
 
 
-@pytest.mark.parametrize("question", make_questions(30), ids=lambda q: q["question"][:40])
-def test_the_pages_have_each_answer(question: dict[str, str]):
-    assert any(question["answer"] in page.text for page in make_pages())
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_pages_lead_to_the_answer_of_every_question(split: Split, seed: int):
+    pages = "\n".join(page.text for page in make_pages())
+    for task in make_questions(30, split, seed):
+        messages = [
+            {"role": "user", "content": task["question"]},
+            {"role": "tool", "content": pages},
+        ]
+        seen = SeenRequest("/v1/chat/completions", {"messages": messages}, {}, 0)
+        assert answer(seen).text == task["answer"]
+
+
+def test_training_and_test_need_different_pages():
+    test, train = (make_questions(900, split) for split in ("test", "train"))
+    assert {task["question"] for task in test}.isdisjoint(task["question"] for task in train)
+    names = [{task["answer"] for task in tasks if task["hops"] < 3} for tasks in (test, train)]
+    assert names[0].isdisjoint(names[1])
 
 
 def test_questions_are_repeatable():
@@ -80,3 +95,10 @@ def test_only_searching_often_answers_questions_of_several_hops():
     assert [row["searches"] for row in often] == [1, 2, 3]
     assert [row["calls"] for row in often] == [2, 3, 4]
     assert [row["failed"] for row in once + often] == [0] * 6
+
+
+def test_one_question_is_enough():
+    measure = runpy.run_path(str(MAIN))["measure"]
+    with real_or_scripted(answer, "m", environ={}) as model:
+        rows = measure(model, "search often", make_questions(1))
+    assert [(row["hops"], row["exact"]) for row in rows] == [(1, 1)]

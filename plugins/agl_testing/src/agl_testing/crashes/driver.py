@@ -36,7 +36,7 @@ SEED = 20
 VICTIMS = ("store", "algorithm", "runner", "all")
 LONGEST_PAUSE = 0.9  # seconds between two kills; an undisturbed run takes about this long
 PATIENCE = 60.0  # seconds until an undisturbed run must have ended
-LAST_LINES = 200  # characters of the actors' log in the error
+LAST_LINES = 200  # of the actors' log in the error
 
 
 class Actors:
@@ -72,7 +72,10 @@ class Actors:
 
 
 class World:
-    """One run with its store; restarts dead processes."""
+    """One run with its store; restarts dead processes.
+
+    A context manager: at its end all processes are killed.
+    """
 
     def __init__(self, actors: Actors, folder: Path, spec: StoreSpec) -> None:
         folder.mkdir()
@@ -86,7 +89,20 @@ class World:
         self._store = 0
         self._training = 0
         self._orphans: set[int] = set()
-        self.revive()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for group in {self._training, *self._orphans} - {0}:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        if not self._store:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._store, signal.SIGKILL)
+        while self._actors.code_of(self._store) is None:
+            time.sleep(0.005)
 
     def revive(self) -> bool:
         """Start missing processes; return whether the run has ended."""
@@ -113,8 +129,11 @@ class World:
                 socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
                 return
             time.sleep(0.005)
+        raise self._failure("the store does not serve")
+
+    def _failure(self, what: str) -> AssertionError:
         said = self._actors.log.read_text().splitlines()[-LAST_LINES:]
-        raise AssertionError("\n".join(["the store does not serve", *said]))
+        return AssertionError("\n".join([what, *said]))
 
     def kill(self, victim: str, rng: random.Random) -> bool:
         """Kill a process; return whether it was running."""
@@ -136,13 +155,15 @@ class World:
                 hit = True
         return hit
 
-    def finish(self) -> None:
+    def finish(self, *, disturbed: bool = True) -> None:
+        """Wait until the run has ended; only one that was disturbed may need several sessions."""
         deadline = time.monotonic() + PATIENCE
         while not self.revive():
+            if self.sessions > 1 and not disturbed:
+                raise self._failure("the run fails without a kill")
             if time.monotonic() > deadline:
                 self._ask_where_they_are()
-                said = self._actors.log.read_text().splitlines()[-LAST_LINES:]
-                raise AssertionError("\n".join(["the run does not end", *said]))
+                raise self._failure("the run does not end")
             time.sleep(0.01)
 
     def _ask_where_they_are(self) -> None:
@@ -155,15 +176,6 @@ class World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(1.0)  # no event reports that the stacks are written
-
-    def close(self) -> None:
-        for group in {self._training, *self._orphans} - {0}:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._store, signal.SIGKILL)
-        while self._actors.code_of(self._store) is None:
-            time.sleep(0.005)
 
 
 async def outcome_of(spec: StoreSpec) -> dict[str, Any]:
@@ -289,10 +301,8 @@ def _survive_kills(
     more: Mapping[str, Kill],
 ) -> Report:
     rng = random.Random(SEED)
-    calm = World(actors, folder / "calm", make_spec(folder / "calm"))
-    calm.finish()
-    calm.close()
-    assert calm.sessions == 1
+    with World(actors, folder / "calm", make_spec(folder / "calm")) as calm:
+        calm.finish(disturbed=False)
     expected = asyncio.run(outcome_of(calm.spec))
     assert len(expected["rollouts"]) == 18
     assert expected["result"].finished
@@ -303,16 +313,16 @@ def _survive_kills(
     began = time.monotonic()
     while kills.total() < wanted:
         home = folder / f"run-{runs}"
-        world = World(actors, home, make_spec(home))
-        for _ in range(rng.randint(3, 12)):
-            time.sleep(rng.uniform(0.0, LONGEST_PAUSE))
-            if world.revive():
-                break
-            victim = rng.choice((*VICTIMS, *more))
-            kills[victim] += more[victim](rng) if victim in more else world.kill(victim, rng)
+        with World(actors, home, make_spec(home)) as world:
             world.revive()
-        world.finish()
-        world.close()
+            for _ in range(rng.randint(3, 12)):
+                time.sleep(rng.uniform(0.0, LONGEST_PAUSE))
+                if world.revive():
+                    break
+                victim = rng.choice((*VICTIMS, *more))
+                kills[victim] += more[victim](rng) if victim in more else world.kill(victim, rng)
+                world.revive()
+            world.finish()
         assert asyncio.run(outcome_of(world.spec)) == expected, world.folder
         writes += asyncio.run(check_acknowledged(world.spec, world.folder))
         runs += 1

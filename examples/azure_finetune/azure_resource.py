@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import subprocess
+import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +38,8 @@ class Resource:
         endpoint: URL of the resource, for models and fine-tuning.
         key: Its key.
         management: URL of the resource in the management API.
-        token: Token of the management API.
+        token: Returns a token of the management API. It is called for each request, since a token
+            is valid for about an hour and a job may take longer.
         model: The model to fine-tune.
         poll_seconds: Seconds between two looks at a job or a deployment.
     """
@@ -42,7 +47,7 @@ class Resource:
     endpoint: str
     key: str
     management: str
-    token: str
+    token: Callable[[], str]
     model: str
     poll_seconds: float
 
@@ -60,6 +65,7 @@ class Resource:
         with self.client() as client:
             file = client.files.create(file=("train.jsonl", data), purpose="fine-tune")
             job = client.fine_tuning.jobs.create(model=self.model, training_file=file.id)
+            _tell(f"fine-tuning job {job.id}")
             for _ in self._looks(f"job {job.id}"):
                 job = client.fine_tuning.jobs.retrieve(job.id)
                 if job.status in ("failed", "cancelled"):
@@ -67,7 +73,23 @@ class Resource:
                 if job.status == "succeeded" and job.fine_tuned_model:
                     break
         assert job.fine_tuned_model is not None
+        _tell(f"fine-tuned model {job.fine_tuned_model}")
         return job.fine_tuned_model
+
+    @contextmanager
+    def deployed(self, model: str) -> Iterator[str]:
+        """Deploy a model under a new name, yield the name, and remove the deployment.
+
+        Raises:
+            RuntimeError: The deployment failed, or did not end.
+        """
+        name = f"tuned-{secrets.token_hex(3)}"
+        _tell(f"deployment {name} of {model}")
+        try:
+            self.deploy(name, model)
+            yield name
+        finally:
+            self.remove(name)
 
     def deploy(self, name: str, model: str) -> None:
         """Deploy a model under a name and return when it serves.
@@ -79,21 +101,29 @@ class Resource:
         body = {"sku": {"name": "standard", "capacity": 1}, "properties": properties}
         self._manage("PUT", name, body)
         for _ in self._looks(f"deployment {name}"):
-            state = self._manage("GET", name)["properties"]["provisioningState"]
+            state = self.state(name)
             if state in ("Failed", "Canceled"):
                 raise RuntimeError(f"deployment {name} is {state}")
             if state == "Succeeded":
                 return
 
+    def state(self, name: str) -> str:
+        """Return the state of a deployment."""
+        return self._manage("GET", name)["properties"]["provisioningState"]
+
     def remove(self, name: str) -> None:
-        """Remove a deployment, which costs money for each hour."""
-        self._manage("DELETE", name)
+        """Remove a deployment, which costs money for each hour, if there is one."""
+        try:
+            self._manage("DELETE", name)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
 
     def _manage(self, method: str, name: str, body: Any = None) -> dict[str, Any]:
         request = urllib.request.Request(
             f"{self.management}/deployments/{name}?api-version={_MANAGEMENT_VERSION}",
             data=None if body is None else json.dumps(body).encode(),
-            headers={"authorization": f"Bearer {self.token}", "content-type": "application/json"},
+            headers={"authorization": f"Bearer {self.token()}", "content-type": "application/json"},
             method=method,
         )
         with urllib.request.urlopen(request, timeout=60) as reply:
@@ -114,20 +144,31 @@ def connected() -> Iterator[tuple[Resource, str]]:
     endpoint = os.environ.get("AZURE_OPENAI_ENDPOINT")
     if endpoint:
         host = os.environ.get("AZURE_MANAGEMENT_URL", "https://management.azure.com")
-        yield (
-            Resource(
-                endpoint,
-                os.environ["AZURE_OPENAI_API_KEY"],
-                host + os.environ["AZURE_RESOURCE_ID"],
-                os.environ["AZURE_TOKEN"],
-                os.environ.get("AZURE_BASE_MODEL", BASE_MODEL),
-                poll_seconds=30,
-            ),
-            os.environ["AZURE_OPENAI_DEPLOYMENT"],
+        resource = Resource(
+            endpoint,
+            os.environ["AZURE_OPENAI_API_KEY"],
+            host + os.environ["AZURE_RESOURCE_ID"],
+            _token,
+            os.environ.get("AZURE_BASE_MODEL", BASE_MODEL),
+            poll_seconds=30,
         )
+        base = os.environ["AZURE_OPENAI_DEPLOYMENT"]
+        resource.state(base)  # fails here, and not after the tuning, if the rights are missing
+        yield resource, base
         return
     with serving(FakeAzure(guess)) as url:
         path = "/subscriptions/s/resourceGroups/g/providers/Microsoft.CognitiveServices/accounts/a"
-        fake = Resource(url, "key", url + path, "token", BASE_MODEL, poll_seconds=0.01)
+        fake = Resource(url, "key", url + path, lambda: "token", BASE_MODEL, poll_seconds=0.01)
         fake.deploy("base", BASE_MODEL)
         yield fake, "base"
+
+
+def _token() -> str:
+    """Return a token of the Azure CLI, which renews it when it ends."""
+    command = ["az", "account", "get-access-token", "--query", "accessToken", "-o", "tsv"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def _tell(what: str) -> None:
+    """Print what now exists at Azure, for a run that ends early."""
+    print(what, file=sys.stderr, flush=True)

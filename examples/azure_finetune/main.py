@@ -54,15 +54,12 @@ def main() -> None:
         before = measure(resource, base, options.samples)
         rows = rewarded(before, options.samples)
         tuned = resource.fine_tune(rows)
-        resource.deploy("tuned", tuned)
-        try:
-            after = measure(resource, "tuned", 1)
-        finally:
-            resource.remove("tuned")
+        with resource.deployed(tuned) as deployment:
+            after = measure(resource, deployment, 1)
         client(resource.endpoint, resource.key).close()
     table = [
         {"deployment": base, "model": resource.model, "rollouts": len(before), "rows": 0},
-        {"deployment": "tuned", "model": tuned, "rollouts": len(after), "rows": len(rows)},
+        {"deployment": deployment, "model": tuned, "rollouts": len(after), "rows": len(rows)},
     ]
     for row, outcome in zip(table, (before, after), strict=True):
         row["reward"] = outcome.score().mean
@@ -70,10 +67,10 @@ def main() -> None:
         print(*map(json.dumps, table), sep="\n")
         return
     print(f"{time.monotonic() - began:.1f} s\n")
-    print("deployment  model                         rollouts  trained on  reward")
+    print("deployment    model                         rollouts  trained on  reward")
     for row in table:
         counts = f"{row['rollouts']:8} {row['rows']:11} {row['reward']:7.2f}"
-        print(f"{row['deployment']:11} {row['model']:29} {counts}")
+        print(f"{row['deployment']:13} {row['model']:29} {counts}")
 
 
 if __name__ == "__main__":

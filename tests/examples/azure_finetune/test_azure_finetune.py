@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import runpy
 import urllib.error
@@ -59,6 +60,37 @@ def test_a_tuned_model_serves_once_it_is_deployed_and_until_it_is_removed(resour
         ask(resource, "tuned", asked)
 
 
+@pytest.mark.parametrize("method", ["state", "client"])
+def test_a_deployment_is_removed_whatever_ends_the_run(
+    resource: Resource, method: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The run ends while the deployment is made, or while it is used."""
+    names: list[str] = []
+    deploy = Resource.deploy
+    monkeypatch.setattr(Resource, "deploy", lambda *a: (names.append(a[1]), deploy(*a)))
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def run() -> None:
+        with resource.deployed(resource.model) as name:
+            ask(resource, name, "?")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Resource, method, stop)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        resource.state(*names)
+
+
+def test_each_request_to_the_management_api_has_a_fresh_token(resource: Resource):
+    tokens = iter(("first", "second"))
+    renewed = dataclasses.replace(resource, token=lambda: next(tokens))
+    assert renewed.state("base") == renewed.state("base") == "Succeeded"
+    assert not [*tokens]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -83,7 +115,8 @@ def test_unknown_models_files_and_deployments_are_refused(resource: Resource):
     with pytest.raises(urllib.error.HTTPError, match="400"):
         resource.deploy("x", "no-such-model")
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        resource.remove("x")
+        resource.state("x")
+    resource.remove("x")
 
 
 def test_a_job_is_pending_and_running_before_it_succeeds(resource: Resource):

@@ -41,12 +41,13 @@ _SECONDS = 300
 _CHECK_SECONDS = 20
 _MAX_OUTPUT = 4_000
 
-# Run by a fresh interpreter: the project's folder, then the hidden expressions.
-_CHECK = """
+# Run by a fresh interpreter: the project's folder, then the hidden expressions. It imports code of
+# the program, which can print what it likes, so it gets no right values and returns no verdict.
+_VALUES = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from stats import median
-print(json.dumps([eval(text) == right for text, right in json.loads(sys.argv[2])]))
+print("\\n" + json.dumps([eval(text) for text in sys.argv[2:]]))
 """
 
 
@@ -113,15 +114,21 @@ def run_program(
 
 
 def _reward(folder: Path, hidden: list[Any]) -> float:
-    command = [sys.executable, "-I", "-B", "-c", _CHECK, str(folder), json.dumps(hidden)]
+    expressions = [text for text, _ in hidden]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
+            [sys.executable, "-I", "-B", "-c", _VALUES, str(folder), *expressions],
+            env={"PATH": os.environ.get("PATH", "")},  # no keys for the program's code
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_CHECK_SECONDS,
+            check=False,
         )
-    except subprocess.TimeoutExpired:
+        values = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError):  # it hangs, fails, or ends early
         return 0.0
-    try:
-        passed: list[bool] = json.loads(done.stdout.splitlines()[-1])
-        return sum(passed) / len(hidden)
-    except (IndexError, TypeError, ValueError):  # its code fails, prints, or ends the interpreter
+    if not isinstance(values, list) or len(values) != len(hidden):
         return 0.0
+    pairs = zip(values, hidden, strict=True)
+    return sum(value == right for value, (_, right) in pairs) / len(hidden)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,9 +27,13 @@ import pytest
 
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
+from agl_testing.processes import children, command_of, still_running
 from agl_testing.suite import Suite, requires
 
 __all__ = ["LLMServerSuite"]
+
+REAP_SECONDS = 2.0
+"""Longest wait for the end of processes that were killed: they are not ours to wait for."""
 
 
 class LLMServerSuite(Suite):
@@ -110,6 +115,29 @@ class LLMServerSuite(Suite):
                 await chat(server, model="nobody-serves-this")
         assert 400 <= raised.value.status < 500
 
+    @pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["stop", "error"])
+    async def test_it_leaves_no_process_behind(
+        self, server: LLMServer, error: BaseException | None
+    ):
+        before = children()
+        started: set[int] = set()
+        try:
+            async with server:
+                await chat(server)
+                started = children() - before
+                if error is not None:
+                    raise error
+        except ZeroDivisionError:
+            pass
+        # Workers whose parent has ended are no longer below this process.
+        deadline = time.monotonic() + REAP_SECONDS
+        while left := still_running(started | (children() - before)):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.02)
+        commands = [command_of(pid) for pid in left]
+        assert not left, f"these processes run on after stop: {commands}"
+
     async def test_many_calls_at_once(self, server: LLMServer):
         async with server:
             bodies = await asyncio.gather(*(chat(server) for _ in range(16)))
@@ -162,6 +190,20 @@ class LLMServerSuite(Suite):
                 await server.update_weights(tmp_path / "nothing", version="step-1")
             assert server.model_version == "0"
             assert text_of(await chat(server)) == before
+
+    @requires("weights")
+    async def test_the_version_after_a_restart_is_that_of_the_weights(
+        self, server: LLMServer, new_weights: str | Path
+    ):
+        async with server:
+            first = text_of(await chat(server))
+            await server.update_weights(new_weights, version="step-1")
+        async with server:
+            # A server may start with the weights that it had, or with those that it was given.
+            version = "0" if text_of(await chat(server)) == first else "step-1"
+            assert server.model_version == version, (
+                "after a restart it names a version whose weights it does not serve"
+            )
 
     @requires("weights")
     async def test_weights_need_a_running_server(self, server: LLMServer, new_weights: str | Path):

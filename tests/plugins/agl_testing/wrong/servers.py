@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from pathlib import Path
 
 from agl_core.errors import LLMServerError
@@ -94,6 +95,24 @@ class KeepsItsPort(Base):
         type(self).kept, self._models = self._models, None
 
 
+class LeavesItsWorkers(Base):
+    CAUGHT_BY = "test_it_leaves_no_process_behind"
+
+    async def start(self):
+        await super().start()
+        # The worker ends by itself, long after the test.
+        command = ["sh", "-c", "sleep 60 >&2 & echo; wait"]
+        self._front = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._front.stdout is not None
+        self._front.stdout.readline()
+
+    async def stop(self):
+        if self.is_running():
+            self._front.kill()
+            self._front.communicate()
+        await super().stop()
+
+
 class StopsOnlyOnce(Base):
     CAUGHT_BY = "test_a_second_stop_does_nothing"
 
@@ -159,6 +178,14 @@ class ForgetsTheVersion(Base):
 
     async def update_weights(self, path, *, version):
         await super().update_weights(path, version=self._version)
+
+
+class KeepsTheVersionOfTheLastStart(Base):
+    CAUGHT_BY = "test_the_version_after_a_restart_is_that_of_the_weights"
+
+    async def start(self):
+        self._text = "I do not know."
+        await super().start()
 
 
 class LosesTheOldWeights(Base):

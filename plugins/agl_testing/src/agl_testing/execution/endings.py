@@ -8,8 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,12 +31,10 @@ from agl_testing.execution.bundles import (
     UntilOneTimedOut,
     WaitForTheEnd,
 )
+from agl_testing.processes import children, command_of
 from agl_testing.suite import requires
 
 __all__ = ["EndingTests", "LeftoverTests"]
-
-PRESS_SECONDS = 30.0
-"""Longest wait for a run to be ready for Ctrl+C."""
 
 
 class EndingTests(ExecutionTests):
@@ -113,11 +110,11 @@ class EndingTests(ExecutionTests):
         def running() -> bool:
             return asyncio.run(execution_store.get_worker_by_id("runner-0")) is not None
 
-        with interrupted_when(running):
+        with interrupted_when(running, self.patience):
             strategy.execute(WaitForTheEnd(), Present(), execution_store)
         assert strategy.interrupted
         assert asyncio.run(execution_store.get_worker_by_id("runner-0 saw the end"))
-        strategy.execute(GiveTasks(2), DoTasks(), execution_store)
+        strategy.execute(GiveTasks(2, self.patience), DoTasks(), execution_store)
         assert not strategy.interrupted
 
 
@@ -136,7 +133,7 @@ class LeftoverTests(ExecutionTests):
         self, make_strategy: MakeStrategy, execution_store: WatchedStore
     ):
         before = set(threading.enumerate())
-        make_strategy(n_runners=2).execute(GiveTasks(4), DoTasks(), execution_store)
+        make_strategy(n_runners=2).execute(GiveTasks(4, self.patience), DoTasks(), execution_store)
         deadline = time.monotonic() + 5
         left: set[Any] = set()
         while time.monotonic() < deadline:
@@ -166,7 +163,7 @@ class LeftoverTests(ExecutionTests):
         self, make_strategy: MakeStrategy, execution_store: WatchedStore
     ):
         before = children()
-        make_strategy(n_runners=2).execute(GiveTasks(4), DoTasks(), execution_store)
+        make_strategy(n_runners=2).execute(GiveTasks(4, self.patience), DoTasks(), execution_store)
         make_strategy(n_runners=2).execute(UntilClaimed(), DeafRunner(), execution_store)
         deadline = time.monotonic() + 2
         while (left := children() - before) and time.monotonic() < deadline:
@@ -182,14 +179,25 @@ async def _attempts_by_input(store: LightningStore) -> dict[str, Any]:
 
 
 @contextmanager
-def interrupted_when(running: Callable[[], bool]) -> Iterator[None]:
-    """Press Ctrl+C, once, as soon as a run is ready for it."""
+def interrupted_when(running: Callable[[], bool], patience: float) -> Iterator[None]:
+    """Press Ctrl+C, once, as soon as a run is ready for it.
+
+    Args:
+        running: Tells whether it is.
+        patience: Seconds after which Ctrl+C is pressed in any case.
+
+    Raises:
+        AssertionError: The run was not ready by then.
+    """
     ended = threading.Event()
+    late = threading.Event()
 
     def press() -> None:
-        deadline = time.monotonic() + PRESS_SECONDS
-        while not ended.wait(0.02) and time.monotonic() < deadline:
-            if running():
+        deadline = time.monotonic() + patience
+        while not ended.wait(0.02):
+            if time.monotonic() > deadline:
+                late.set()
+            if late.is_set() or running():
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 
@@ -200,26 +208,4 @@ def interrupted_when(running: Callable[[], bool]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def children() -> set[int]:
-    """Return the processes below this one, without the helpers that Python keeps for later."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            # The name in parentheses may hold spaces.
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(folder.name)] = int(parent)
-    below: set[int] = set()
-    level = {os.getpid()}
-    while level := {pid for pid, parent in parents.items() if parent in level}:
-        below |= level
-    helpers = ("resource_tracker", "forkserver")
-    return {pid for pid in below if not any(name in command_of(pid) for name in helpers)}
-
-
-def command_of(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    return ""
+        assert not late.is_set(), f"no runner has come within {patience:g} s"

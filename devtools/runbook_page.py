@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agl_metrics_prometheus.alerts import runbook
 
-PAGE = Path(__file__).parents[1] / "docs/runbook.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs/runbook.md"
 BLOCK = re.compile(r"(<!-- alerts: [^\n]*-->\n\n)(.*?)(\n<!-- end of the alerts -->)", re.DOTALL)
 
 

@@ -98,10 +98,10 @@ def tests_on_path() -> dict[str, str]:
     """
     folder = ENVS / "tests-path"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tests", "devtools"):
+    for name in ("tests", "devtools", "dev.py"):
         link = folder / name
         if not link.exists():
-            link.symlink_to(ROOT / name, target_is_directory=True)
+            link.symlink_to(ROOT / name)
     return {"PYTHONPATH": str(folder)}
 
 

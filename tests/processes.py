@@ -1,8 +1,15 @@
-"""Looks at processes that may end while they are looked at."""
+"""Starts processes, and looks at those that may end while they are looked at."""
 
 from __future__ import annotations
 
+import os
+
 import psutil
+
+
+def unmeasured() -> dict[str, str]:
+    """Return the environment of a child whose time or modules count, without coverage in it."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
 def is_running(process: psutil.Process | int) -> bool:

@@ -85,6 +85,9 @@ def read_only(server: Server):
     """Make a server refuse writes, as the old primary does after a failover."""
     server.run("ALTER SYSTEM SET default_transaction_read_only = on")
     server.run("SELECT pg_reload_conf()")
+    # The server tells its processes when it has read the file, and forks new ones after that.
+    while server.run("SHOW default_transaction_read_only") != [("on",)]:
+        pass
     try:
         yield
     finally:

@@ -68,14 +68,20 @@ class DoTasks:
 
 
 class GiveTasks:
-    """An algorithm bundle that enqueues tasks and waits for their results."""
+    """An algorithm bundle that enqueues tasks and waits for their results.
 
-    def __init__(self, tasks: int) -> None:
+    Args:
+        tasks: Number of tasks.
+        patience: Longest wait, in seconds.
+    """
+
+    def __init__(self, tasks: int, patience: float) -> None:
         self.tasks = tasks
+        self.patience = patience
 
     async def __call__(self, store: LightningStore, event: ExecutionEvent) -> None:
         ids = [(await store.enqueue_rollout(i)).rollout_id for i in range(self.tasks)]
-        done = await store.wait_for_rollouts(rollout_ids=ids, timeout=60)
+        done = await store.wait_for_rollouts(rollout_ids=ids, timeout=self.patience)
         assert [item.status for item in done] == ["succeeded"] * self.tasks
 
 

@@ -132,7 +132,7 @@ class FaultTests(ExecutionTests):
     def test_the_store_of_the_caller_stays_open(
         self, make_strategy: MakeStrategy, execution_store: WatchedStore
     ):
-        make_strategy(n_runners=2).execute(GiveTasks(2), DoTasks(), execution_store)
+        make_strategy(n_runners=2).execute(GiveTasks(2, self.patience), DoTasks(), execution_store)
         assert not execution_store.closed, "it closes a store that is the caller's"
 
     def _ends_with(
@@ -160,7 +160,7 @@ class FaultTests(ExecutionTests):
         execution_store: WatchedStore,
         process_at_first: ProcessState,
     ):
-        make_strategy(n_runners=2).execute(GiveTasks(2), DoTasks(), execution_store)
+        make_strategy(n_runners=2).execute(GiveTasks(2, self.patience), DoTasks(), execution_store)
         after = process_state()
         for number, handler in zip(SIGNALS, process_at_first.handlers, strict=True):
             signal.signal(number, handler)  # or later tests would miss Ctrl+C

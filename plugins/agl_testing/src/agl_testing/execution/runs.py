@@ -42,7 +42,7 @@ class RunTests(ExecutionTests):
         n_runners: int,
     ):
         strategy = make_strategy(n_runners=n_runners)
-        strategy.execute(GiveTasks(20), DoTasks(), execution_store)
+        strategy.execute(GiveTasks(20, self.patience), DoTasks(), execution_store)
         done = asyncio.run(execution_store.query_rollouts(status_in=["succeeded"]))
         assert done.total == 20
         assert not strategy.interrupted
@@ -50,7 +50,7 @@ class RunTests(ExecutionTests):
     def test_it_can_execute_twice(self, make_strategy: MakeStrategy, execution_store: WatchedStore):
         strategy = make_strategy(n_runners=2)
         for _ in range(2):
-            strategy.execute(GiveTasks(3), DoTasks(), execution_store)
+            strategy.execute(GiveTasks(3, self.patience), DoTasks(), execution_store)
         assert asyncio.run(execution_store.query_rollouts()).total == 6
 
     @pytest.mark.parametrize("n_runners", [1, 3])
@@ -78,7 +78,9 @@ class RunTests(ExecutionTests):
     def test_a_runner_that_returns_does_not_end_the_run(
         self, make_strategy: MakeStrategy, execution_store: WatchedStore
     ):
-        make_strategy(n_runners=2).execute(GiveTasks(12), DoTasksThenReturn(), execution_store)
+        make_strategy(n_runners=2).execute(
+            GiveTasks(12, self.patience), DoTasksThenReturn(), execution_store
+        )
         done = asyncio.run(execution_store.query_rollouts(status_in=["succeeded"]))
         assert done.total == 12
 
@@ -112,7 +114,7 @@ class RunTests(ExecutionTests):
         self, make_strategy: MakeStrategy, execution_store: WatchedStore, n_runners: int
     ):
         async def until_scanned(store: LightningStore, event: ExecutionEvent) -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(self.patience):
                 while not execution_store.scans:  # noqa: ASYNC110 -- a count has no event
                     await asyncio.sleep(0.01)
 

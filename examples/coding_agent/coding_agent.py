@@ -1,6 +1,6 @@
 """The agent: a loop over Anthropic's messages protocol with four tools on a folder.
 
-The reward is the share of hidden tests that pass when the agent says that it is done.
+The reward is the share of hidden checks that pass when the agent says that it is done.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def mend(task: dict[str, Any], prompt_template: agl.PromptTemplate, llm: agl.LLM
                 break
             results = [_result(sandbox, call.id, call.name, call.input) for call in calls]
             messages.append({"role": "user", "content": results})
-        report = sandbox.test({"test_hidden.py": task["hidden"]})
-    agl.emit_message(f"{report.passed} of {report.run} hidden tests pass\n{report.output}")
-    return report.passed / report.run if report.run else 0.0
+        report = sandbox.check(task["setup"], task["hidden"])
+    agl.emit_message(f"{report.passed} of {report.run} hidden checks pass\n{report.output}")
+    return report.passed / report.run
 
 
 def _result(sandbox: Sandbox, call_id: str, name: str, arguments: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Four small projects with a fault each: what to mend, the files, and the hidden tests."""
+"""Four small projects with a fault each: what to mend, the files, and the hidden checks."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ class Account:
         return self.balance
 """
 
+OVERDRAW = """\
+from account import Account
+
+
+def overdraw(balance, amount):
+    account = Account(balance)
+    try:
+        account.withdraw(amount)
+    except ValueError:
+        return account.balance
+"""
+
 TAX = """\
 RATE = 0.19
 
@@ -67,12 +79,12 @@ TASKS: list[dict[str, Any]] = [
             "stats.py": MEDIAN,
             "test_stats.py": _tests("from stats import median", even="median([1, 3]) == 2"),
         },
-        "hidden": _tests(
-            "from stats import median",
-            odd="median([3, 1, 2]) == 2",
-            even="median([4, 1, 2, 3]) == 2.5",
-            one="median([7]) == 7",
-        ),
+        "setup": "from stats import median",
+        "hidden": [
+            ["median([3, 1, 2])", 2],
+            ["median([4, 1, 2, 3])", 2.5],
+            ["median([7])", 7],
+        ],
     },
     {
         "name": "slug",
@@ -85,13 +97,13 @@ TASKS: list[dict[str, Any]] = [
                 marks="slug('Hello, World!') == 'hello-world'",
             ),
         },
-        "hidden": _tests(
-            "from text import slug",
-            plain="slug('One Two') == 'one-two'",
-            spaces="slug(' a   b ') == 'a-b'",
-            marks="slug('What? Now!') == 'what-now'",
-            digits="slug('Route 66') == 'route-66'",
-        ),
+        "setup": "from text import slug",
+        "hidden": [
+            ["slug('One Two')", "one-two"],
+            ["slug(' a   b ')", "a-b"],
+            ["slug('What? Now!')", "what-now"],
+            ["slug('Route 66')", "route-66"],
+        ],
     },
     {
         "name": "account",
@@ -105,14 +117,8 @@ TASKS: list[dict[str, Any]] = [
                 "            Account(10).withdraw(11)\n"
             ),
         },
-        "hidden": (
-            "import unittest\n\nfrom account import Account\n\n\n"
-            "class Tests(unittest.TestCase):\n    def test_all(self):\n"
-            "        self.assertEqual(Account(10).withdraw(10), 0)\n\n"
-            "    def test_the_balance_stays(self):\n        account = Account(5)\n"
-            "        with self.assertRaises(ValueError):\n            account.withdraw(6)\n"
-            "        self.assertEqual(account.balance, 5)\n"
-        ),
+        "setup": OVERDRAW,
+        "hidden": [["Account(10).withdraw(10)", 0], ["overdraw(5, 6)", 5]],
     },
     {
         "name": "cart",
@@ -122,13 +128,14 @@ TASKS: list[dict[str, Any]] = [
             "tax.py": TAX,
             "test_cart.py": _tests("from cart import total", one="total([50]) == 60"),
         },
-        "hidden": _tests(
-            "from cart import total",
-            one="total([55]) == 65",
-            two="total([55, 55]) == 131",
-            half="total([50]) == 60",
-            none="total([]) == 0",
-        ),
+        "setup": "from cart import total",
+        "hidden": [
+            ["total([55])", 65],
+            ["total([55, 55])", 131],
+            ["total([50])", 60],
+            ["total([])", 0],
+        ],
     },
 ]
-"""``hidden`` is a test module that the agent never sees; its tests give the reward."""
+"""``hidden`` has expressions with their right values, ``setup`` the code that they need. The agent
+never sees them; they give the reward."""

@@ -1,4 +1,4 @@
-"""The agent's folder: reading, editing, and running tests in a process of their own.
+"""The agent's folder: reading, editing, and running its code in a process of its own.
 
 The agent's file tools cannot leave the folder. The code that the agent writes runs with the rights
 of this program: with a model that you do not trust, run the recipe in a container.
@@ -10,23 +10,40 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 __all__ = ["Report", "Sandbox", "SandboxError"]
 
 _SECONDS = 20
 _MAX_CHARACTERS = 4_000
 
-# Run by a fresh interpreter: the agent's folder, then the folder of the tests.
-_RUN = """
+# Run by a fresh interpreter with the agent's folder.
+_TESTS = """
 import json, sys, unittest
 sys.path.insert(0, sys.argv[1])
-suite = unittest.defaultTestLoader.discover(sys.argv[2], "test_*.py")
+suite = unittest.defaultTestLoader.discover(sys.argv[1], "test_*.py")
 result = unittest.TextTestRunner(sys.stderr, verbosity=0).run(suite)
 failed = len(result.failures) + len(result.errors)
 print("\\n" + json.dumps([result.testsRun, failed]))
+"""
+
+# The agent's folder, then what the expressions need, then the expressions.
+_VALUES = """
+import json, sys, traceback
+sys.path.insert(0, sys.argv[1])
+exec(sys.argv[2])
+values = []
+for expression in sys.argv[3:]:
+    try:
+        values.append(json.loads(json.dumps(eval(expression))))
+    except Exception:
+        traceback.print_exc()
+        values.append(None)
+print("\\n" + json.dumps(values))
 """
 
 
@@ -89,35 +106,60 @@ class Sandbox:
         self._inside(path).write_text(text.replace(old, new), encoding="utf-8")
         return f"{path}: replaced"
 
-    def test(self, tests: dict[str, str] | None = None) -> Report:
-        """Run the project's own tests, or other tests that are not part of the folder.
+    def test(self) -> Report:
+        """Run the project's own tests.
+
+        The result is for the model, not for a reward: the code under test runs in the process
+        that counts, and can print a result of its own.
 
         A run that does not end within 20 seconds, or ends without a result, has passed nothing.
         """
-        with TemporaryDirectory(prefix="agl-tests-") as folder:
-            where = self._root
-            if tests is not None:
-                where = Path(folder)
-                _write(where, tests)
-            command = [sys.executable, "-I", "-B", "-c", _RUN, str(self._root), str(where)]
-            try:
-                done = subprocess.run(
-                    command,
-                    cwd=self._root,
-                    env={"PATH": os.environ.get("PATH", "")},  # no keys for the agent's code
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=_SECONDS,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return Report(0, 0, f"the tests did not end within {_SECONDS} s")
+        result, output = self._run(_TESTS)
+        match result:
+            case [int(run), int(failed)]:
+                return Report(run, run - failed, output)
+            case _:
+                return Report(0, 0, output)
+
+    def check(self, setup: str, checks: Sequence[Sequence[Any]]) -> Report:
+        """Compare values that the agent's code computes with the right ones.
+
+        The code sees the expressions and returns values as JSON. It does not see the right values,
+        and the comparison is in this process.
+
+        Args:
+            setup: Code that the expressions need, such as imports.
+            checks: Expressions with their right values.
+        """
+        result, output = self._run(_VALUES, setup, *(expression for expression, _ in checks))
+        match result:
+            case [*values] if len(values) == len(checks):
+                pairs = zip(values, checks, strict=True)
+                passed = sum(value == right for value, (_, right) in pairs)
+                return Report(len(checks), passed, output)
+            case _:
+                return Report(len(checks), 0, output)
+
+    def _run(self, code: str, *arguments: str) -> tuple[Any, str]:
+        """Return what code prints as JSON in its last line, or None, and its other output."""
         try:
-            run, failed = json.loads(done.stdout.splitlines()[-1])
-        except (IndexError, TypeError, ValueError):
-            run = failed = 0
-        return Report(run, run - failed, done.stderr[-_MAX_CHARACTERS:])
+            done = subprocess.run(
+                [sys.executable, "-I", "-B", "-c", code, str(self._root), *arguments],
+                cwd=self._root,
+                env={"PATH": os.environ.get("PATH", "")},  # no keys for the agent's code
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None, f"the code did not end within {_SECONDS} s"
+        output = done.stderr[-_MAX_CHARACTERS:]
+        try:
+            return json.loads(done.stdout.splitlines()[-1]), output
+        except (IndexError, ValueError):
+            return None, output
 
     def _inside(self, path: str) -> Path:
         found = (self._root / path).resolve()

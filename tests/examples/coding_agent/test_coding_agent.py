@@ -21,9 +21,17 @@ from coding_tasks import TASKS
 from sandbox import Sandbox, SandboxError
 
 MAIN = Path(__file__).parents[3] / "examples" / "coding_agent" / "main.py"
-PASSES = (
-    "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        import code_a\n"
+CHECKS = [["code_a.f()", 3], ["code_a.f() - 1", 2]]
+FORGED = "import os; print('{}', flush=True); os._exit(0)"
+EQUAL = (
+    "class f(float):\n    def __eq__(self, other): return True\n"
+    "    def __sub__(self, other): return self"
 )
+NOSY = (
+    "import os, sys\nassert 'ANTHROPIC_API_KEY' not in os.environ\n"
+    "assert '3' not in str(sys.argv[2:])\ndef f(): return 3"
+)
+"""Code that fails if it sees a key or a right value."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,29 +67,41 @@ def test_a_text_is_replaced_only_if_it_occurs_once():
 
 @pytest.mark.parametrize(
     ("code", "passed"),
-    [("", 1), ("raise ValueError", 0), ("import os; os._exit(0)", 0), ("while True: pass", 0)],
+    [
+        ("def f(): return 3.0", 2),
+        ("def f(n=[4]): n[0] -= 1; return n[0]", 1),
+        ("def f(): return {3}", 0),
+        ("raise ValueError", 0),
+        ("import os; os._exit(0)", 0),
+        ("while True: pass", 0),
+        (FORGED.format([2, 0]), 0),
+        (FORGED.format([1, -9]), 0),
+        (FORGED.format([True, True]), 0),
+        (FORGED.format([3]), 0),
+        (EQUAL, 0),
+        (NOSY, 2),
+    ],
 )
-def test_tests_that_fail_stop_or_hang_pass_nothing(
-    code: str, passed: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_right_values_pass(code: str, passed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
     if "while" in code:
         monkeypatch.setattr(sandbox_module, "_SECONDS", 0.5)
     with Sandbox({"code_a.py": code}) as sandbox:
-        assert sandbox.test({"test_a.py": PASSES}).passed == passed
+        report = sandbox.check("import code_a", CHECKS)
+        assert (report.run, report.passed) == (2, passed), report.output
         assert sandbox.list_files() == "code_a.py"
 
 
-def test_the_code_of_the_agent_sees_no_keys(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
-    code = "import os\nassert 'ANTHROPIC_API_KEY' not in os.environ"
-    with Sandbox({"code_a.py": code}) as sandbox:
-        assert sandbox.test({"test_a.py": PASSES}).passed == 1
+@pytest.mark.parametrize("result", ["", "[]", "[1]", '["a", 1]', "{}"])
+def test_a_run_of_tests_without_a_result_passed_nothing(result: str):
+    with Sandbox({"test_a.py": FORGED.format(result)}) as sandbox:
+        assert sandbox.test().passed == 0
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task["name"])
-def test_the_tests_of_every_task_fail_at_first(task: dict[str, Any]):
+def test_tests_and_checks_of_every_task_fail_at_first(task: dict[str, Any]):
     with Sandbox(task["files"]) as sandbox:
-        own, hidden = sandbox.test(), sandbox.test({"test_hidden.py": task["hidden"]})
+        own, hidden = sandbox.test(), sandbox.check(task["setup"], task["hidden"])
     assert own.run > 0 == own.passed
     assert 0 < hidden.passed < hidden.run
 

@@ -25,6 +25,11 @@ def slow(tests: Sequence[str]) -> None:
     suites.run_light(tests, suites.SLOW)
 
 
+def wheels(tests: Sequence[str]) -> None:
+    """Run light test files on wheels, as a full run does."""
+    suites.run_light(tests, suites.NOT_HEAVY)
+
+
 def alone(modules: Sequence[str]) -> None:
     """Try light packages in environments of their own; without names, all of them."""
     chosen = packages.named(modules) if modules else packages.light_plugins()
@@ -67,7 +72,7 @@ def example(names: Sequence[str]) -> None:
 
 STEPS: Mapping[str, Step] = {
     step.__name__: step
-    for step in (test, slow, alone, contract, affected, package, unmarked, example)
+    for step in (test, slow, wheels, alone, contract, affected, package, unmarked, example)
 }
 
 

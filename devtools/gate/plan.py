@@ -13,7 +13,7 @@ from datetime import date
 
 from devtools import newcomer, packages, suites, walk_docs
 from devtools.gate.parts import Part, has_heavy_tests
-from devtools.gate.runs import Record
+from devtools.gate.runs import WHEELS, Record
 from devtools.gate.selection import Context, Reason, choose
 
 BUDGET_MINUTES = 30
@@ -235,7 +235,7 @@ class _Planner:
         """Return the jobs of what is owed and not required anyway."""
         present = {name for job in required for name in job.covers}
         debts: list[Job] = []
-        for job in self.deep():
+        for job in (*self._wheels(), *self.deep()):
             # The slow tests that it runs, too, are owed one by one.
             owed = ("cover",) if job.step == "cover" else job.covers
             if present.issuperset(job.covers) or self._record.owed.isdisjoint(owed):
@@ -256,6 +256,15 @@ class _Planner:
             seconds = ENVIRONMENT_SECONDS + sum(used.seconds for used in known)
             yield replace(job, step="unmarked", seconds=seconds, covers=())
 
+    def _wheels(self) -> Iterable[Job]:
+        """The light test files that failed in the last full run, which alone runs all on wheels."""
+        known = self._tree.test_files
+        full = self._record.full
+        tests = tuple(test for test in full.tests if test in known) if full else ()
+        if tests:
+            seconds = self._of_tests(tests)
+            yield Job("wheels", tests, seconds=seconds, covers=(WHEELS,), whole=True)
+
     def with_full_tests(self, jobs: Iterable[Job]) -> tuple[Job, ...]:
         """Let the jobs of suites that failed in a full run, and are owed since, run them whole.
 
@@ -263,7 +272,9 @@ class _Planner:
         """
         full = self._record.full
         failed = self._record.owed.intersection(full.failed) if full else frozenset[str]()
-        return tuple(replace(j, whole=not failed.isdisjoint(debts_of([j]))) for j in jobs)
+        return tuple(
+            replace(job, whole=job.whole or not failed.isdisjoint(debts_of([job]))) for job in jobs
+        )
 
     def checks(self, why: str) -> Iterable[Job]:
         """Jobs of every gate: lint beside types, and the archives."""
@@ -383,7 +394,7 @@ class _Planner:
         for part in self._tree.parts.values():
             slow = self._slow(part, self._when(f"slow {part.name}"))
             light += [slow] if slow else []
-        covers = ("cover", "test", *(name for job in light for name in job.covers))
+        covers = ("cover", "test", WHEELS, *(name for job in light for name in job.covers))
         yield self._job("cover", why=self._when("cover"), covers=covers)
         light.append(self._job("test", why=self._when("test"), covers=("test",)))
         yield from light

@@ -91,6 +91,10 @@ class Recorder:
             if report.failed:
                 self._failed.add(test)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+            self._failed.add(report.nodeid)
+
     def pytest_sessionfinish(self) -> None:
         self._context = ""
         notes = {

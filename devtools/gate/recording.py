@@ -154,6 +154,13 @@ def _passes(tests: Recorded, marks: str, env: Mapping[str, str]) -> bool:
     return True
 
 
+def failed_tests(name: str = LIGHT) -> list[str]:
+    """Return the test files of the last recording of which a test or the import failed."""
+    folders = (unmarked_data(name), FOLDER / name / SLOW)
+    notes = (note for folder in folders if folder.exists() for note in _notes(folder))
+    return sorted({test for note in notes for test in note["failed"]})
+
+
 def _notes(folder: Path) -> list[Note]:
     return [json.loads(path.read_text()) for path in folder.glob("*.json")]
 

@@ -19,6 +19,9 @@ from devtools.process import ROOT
 
 NAME = ".ci/full_run.toml"
 FILE = ROOT / NAME
+WHEELS = "wheels"
+LISTS = ("failed", "tests")
+"""Fields of a run that are written if they are not empty."""
 HEADER = """\
 # Written by `python3 dev.py ci`; CONTRIBUTING.md says what it is for.
 """
@@ -33,12 +36,15 @@ class Run:
         on: The day.
         seconds: How long it took.
         failed: Suites of a full run that failed or were left; the gates after it require them.
+        tests: Light test files that failed in a full run. Where they are known, the gates after it
+            require these in place of all that it runs with coverage, as the suite :data:`WHEELS`.
     """
 
     commit: str
     on: date
     seconds: float
     failed: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,11 @@ class Record:
         return replace(self, gate=gate, jobs={**self.jobs, **ran}, owed=left)
 
     def with_full_run(
-        self, run: Run, durations: Mapping[str, float], failed: Iterable[str] = ()
+        self,
+        run: Run,
+        durations: Mapping[str, float],
+        failed: Iterable[str] = (),
+        covered: Iterable[str] = (),
     ) -> Record:
         """Return the record after a full run: a gate that owes what failed.
 
@@ -100,9 +110,13 @@ class Record:
             run: The run.
             durations: Seconds of the jobs that passed and of the suites that they cover.
             failed: Suites that failed.
+            covered: Those among them of which only the tests of the run failed.
         """
         full = replace(run, failed=tuple(sorted(failed)))
-        return replace(self.with_gate(run, durations, full.failed), full=full)
+        owed = set(full.failed)
+        if full.tests:
+            owed = owed.difference(covered) | {WHEELS}
+        return replace(self.with_gate(replace(run, tests=()), durations, owed), full=full)
 
 
 def read(path: Path = FILE) -> Record:
@@ -144,8 +158,8 @@ def write(record: Record, path: Path = FILE) -> None:
 
 
 def _run(entry: Mapping[str, Any]) -> Run:
-    failed = tuple(entry.get("failed", ()))
-    return Run(entry["commit"], entry["date"], entry["seconds"], failed)
+    names = (tuple(entry.get(name, ())) for name in LISTS)
+    return Run(entry["commit"], entry["date"], entry["seconds"], *names)
 
 
 def _fields(run: Run) -> list[str]:
@@ -154,8 +168,8 @@ def _fields(run: Run) -> list[str]:
         f"date = {run.on.isoformat()}",
         f"seconds = {run.seconds:.0f}",
     ]
-    if run.failed:
-        fields.append(f"failed = [{', '.join(map(_text, run.failed))}]")
+    lists = ((name, getattr(run, name)) for name in LISTS)
+    fields += [f"{name} = [{', '.join(map(_text, listed))}]" for name, listed in lists if listed]
     return fields
 
 

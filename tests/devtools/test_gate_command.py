@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from devtools import debian, process, prometheus, rescued
-from devtools.gate import changes, command, jobs, plan, runs
+from devtools.gate import changes, command, jobs, plan, recording, runs
 from devtools.gate.changes import Changes
 from devtools.gate.plan import Job, Plan
 from devtools.gate.runs import Record, Run
@@ -101,6 +101,26 @@ def test_a_full_run_is_recorded_with_what_failed(main: Main):
 LEFT = BEFORE.with_full_run(
     Run("other", command.date(2026, 1, 1), 10.0), {"lint": 5.0}, ["alone", "slow agl_x"]
 )
+
+
+def test_of_what_failed_with_coverage_only_the_test_files_are_owed(
+    main: Main, monkeypatch: pytest.MonkeyPatch
+):
+    cover = Job("cover", covers=("cover", "test", "slow agl_x"))
+    monkeypatch.setattr(plan, "everything", lambda *_: (*REQUIRED, cover))
+    monkeypatch.setattr(recording, "failed_tests", lambda: ["tests/a.py"])
+    with pytest.raises(SystemExit, match=r"^failed: lint, cover$"):
+        main("--all", failed=["lint", "cover"])
+    after = runs.read()
+    assert after.full is not None
+    assert after.full.failed == ("cover", "lint", "slow agl_x", "test")
+    assert after.full.tests == ("tests/a.py",)
+    assert after.owed == {"lint", "wheels"}
+
+    monkeypatch.setattr(recording, "failed_tests", list[str])
+    with pytest.raises(SystemExit, match=r"^failed: cover$"):
+        main("--all", failed=["cover"])
+    assert runs.read().owed == {"cover", "slow agl_x", "test"}
 
 
 def test_the_rest_of_a_full_run_ends_it(main: Main, monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ DAY = date(2026, 11, 26)
 def test_a_record_is_read_as_it_was_written(tmp_path: Path):
     kept = Record(
         gate=Run("abc", DAY, 900),
-        full=Run("def", date(2026, 11, 1), 4000, ("docs", "package agl_x")),
+        full=Run("def", date(2026, 11, 1), 4000, ("docs", "cover"), ("tests/a.py",)),
         jobs={"package agl_algo_grpo": Run("abc", DAY, 300), "lint": Run("abc", DAY, 40)},
         missed=(Missed('tests/a.py::test_a["x"]', "a rule"),),
     )

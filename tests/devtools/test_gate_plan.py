@@ -174,7 +174,7 @@ def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):
     covered = [name for job in jobs for name in job.covers]
     assert len(covered) == len(set(covered))
     assert set(covered) == {
-        *("cover", "test", "lifecycle", "docs", "lowest", "alone", "test apart"),
+        *("cover", "wheels", "test", "lifecycle", "docs", "lowest", "alone", "test apart"),
         *("slow agl_base", "package agl_other", "example trl"),
     }
 
@@ -229,5 +229,14 @@ def test_what_failed_in_a_full_run_is_required_once_whatever_it_takes(
     debts = [job.name for job in made.required if job.why == "owed by an earlier gate"]
     assert debts == ["cover"], "the default suite and the slow tests run with coverage"
     assert {job.name for job in made.required if job.whole} == {"cover"}, "with their full tests"
+    tests = ("tests/core/test_ids.py", "tests/core/test_gone.py")
+    failed = Run("d", NEW, 9, tests=tests)
+    known = Record(jobs=ran).with_full_run(failed, {}, ["cover", "test"], ["cover", "test"])
+    made = plan.gate(context("docs/page.md"), known, budget=0)
+    (debt,) = [job for job in made.required if job.why == "owed by an earlier gate"]
+    assert (debt.step, debt.arguments, debt.whole) == ("wheels", tests[:1], True)
+    paid = known.with_gate(Run("e", NEW, 9), dict.fromkeys(debt.covers, 9.0))
+    assert paid.owed == frozenset()
+    assert "wheels" not in names(plan.gate(context("docs/page.md"), paid, budget=0).required)
     only = Record().with_full_run(Run("d", NEW, 9), {}, ["slow agl_base"])
     assert "cover" not in names(plan.gate(context(), only).required)

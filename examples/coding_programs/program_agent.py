@@ -5,11 +5,15 @@ The reward is the share of hidden tests that pass in its folder when it has ende
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,22 +99,44 @@ def run_program(
             (folder / path).write_text(text)
         start = Start(folder, home, base_url, model, task["request"], tuple(task["files"]))
         command = PROGRAMS[name].command(start)
-        try:
-            done = subprocess.run(
-                [str(installed.binary), *command.arguments],
-                cwd=folder,
-                env={**installed.environment(home), **command.env, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        variables = {**installed.environment(home), **command.env, **(env or {})}
+        code, output = _run([str(installed.binary), *command.arguments], folder, variables)
+        if code is None:
             return Outcome(124, f"it did not end within {_SECONDS} s", 0.0)
-        return Outcome(done.returncode, done.stdout[-_MAX_OUTPUT:], _reward(folder, task["hidden"]))
+        return Outcome(code, output[-_MAX_OUTPUT:], _reward(folder, task["hidden"]))
+
+
+def _run(command: list[str], folder: Path, env: dict[str, str]) -> tuple[int | None, str]:
+    """Run a program and return its exit code, None after the time limit, and what it printed.
+
+    All processes that it started end with it, since they would go on to call the model.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a group of processes that can be ended as one
+    ) as process:
+        end = partial(_kill_group, process.pid)
+        atexit.register(end)  # Ctrl+C of the terminal does not reach the group
+        try:
+            output, _ = process.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            end()
+            atexit.unregister(end)
+        return process.returncode, output
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _reward(folder: Path, hidden: list[Any]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -52,14 +53,17 @@ def install(program: Program, root: Path) -> Installed:
     """
     folder = root / program.folder
     complete = folder / "complete"
-    if not complete.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        if program.registry == "npm":
-            _from_npm(program, folder)
-        else:
-            _from_pypi(program, folder)
-        complete.touch()
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{program.folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # rollouts of other threads and processes wait
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            if program.registry == "npm":
+                _from_npm(program, folder)
+            else:
+                _from_pypi(program, folder)
+            complete.touch()
     return Installed(folder, program)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import program_agent
 import program_install as install_module
 from program_agent import TASK, run_program
 from program_install import Installed, InstallError, install
@@ -50,6 +55,30 @@ def test_a_program_that_needs_a_newer_python_gets_it_or_says_so(
     install(program, tmp_path / "programs")
     assert str(tmp_path / "versions/3.13.0/bin/python3.13") in made[0]
     assert made[1][-2:] == ["openhands-sdk==1.58.2", "openhands-tools==1.58.2"]
+
+
+def test_rollouts_that_need_the_same_program_install_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arrived, made = threading.Semaphore(0), list[str]()
+    lock = install_module.fcntl.flock
+
+    def arrive(*arguments: Any) -> None:
+        arrived.release()
+        lock(*arguments)
+
+    def run(command: list[str], folder: Path) -> None:
+        assert all(arrived.acquire(timeout=20) for _ in range(2))
+        made.append(str(folder))
+
+    monkeypatch.setattr(install_module.fcntl, "flock", arrive)
+    monkeypatch.setattr(install_module, "_run", run)
+    monkeypatch.setattr(install_module.shutil, "which", lambda _: "npm")
+    monkeypatch.setattr(install_module, "_node_version", lambda: 99)
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(lambda _: install(PROGRAMS["codex"], tmp_path), range(2))]
+    assert len(made) == 1
+    assert found[0].binary == found[1].binary
 
 
 class Fake(Installed):
@@ -108,6 +137,26 @@ def test_a_program_sees_no_keys_and_a_home_of_its_own(
     assert "ANTHROPIC_API_KEY" not in lines
     assert lines["OPENAI_API_KEY"] == "proxied"
     assert lines["HOME"].endswith("/home") and not Path(lines["HOME"]).exists()
+
+
+def test_what_a_program_started_ends_with_it(tmp_path: Path):
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    text = f"exec 9>{held}\nsleep 1000 >/dev/null 2>&1 &"
+    found = run_program("aider", Fake(tmp_path, text), TASK, "http://127.0.0.1:9/v1", "m")
+    assert found.code == 0
+    poll = select.poll()
+    poll.register(reader, select.POLLHUP)
+    assert poll.poll(20_000), "the process that holds the file still runs"
+    os.close(reader)
+
+
+def test_a_program_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(program_agent, "_SECONDS", 0.2)
+    text = "sleep 1000 & wait"
+    found = run_program("aider", Fake(tmp_path, text), TASK, "http://127.0.0.1:9/v1", "m")
+    assert (found.code, found.reward) == (124, 0.0)
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)

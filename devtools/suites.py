@@ -27,6 +27,8 @@ UNMARKED = "not slow and not benchmark and not heavy"
 SLOW = "slow and not benchmark and not heavy"
 NOT_HEAVY = "not benchmark and not heavy"
 HEAVY = "heavy"
+SLOWEST = ("--durations", "15", "--durations-min", "5")
+"""What shows which tests a gate's time goes to."""
 
 
 @once
@@ -57,7 +59,7 @@ def pytest(
     """
     # A run that goes on after the crash of a worker can wait for it for ever.
     crashes = ("--max-worker-restart", "0")
-    spread = ("-n", str(WORKERS), "--dist", "loadgroup", *crashes, "--timing", "skip")
+    spread = ("-n", str(WORKERS), "--dist", "loadgroup", *crashes, "--timing", "skip", *SLOWEST)
     codes = {
         exit_code(*command, *spread, *arguments, env=env),
         exit_code(*command, *arguments, "-n0", "--timing", "only", env=env),

@@ -12,6 +12,7 @@ import csv
 import json
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ def train(
         concurrency=16,  # the agent's client serves any number of threads
     )
     trainer.fit(visit, train_tasks(), val_dataset=val_tasks())
+    if trainer.interrupted:
+        print(f"interrupted; the steps so far are in {folder}", file=sys.stderr)
+        sys.exit(130)  # as a shell reports Ctrl+C
     with (folder / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     rewards = [float(row["reward"]) for row in rows]

@@ -95,6 +95,8 @@ def main() -> None:
             n_runners=4,
         )
         trainer.fit(make_agent(connection.service, client.get_tokenizer()), TASKS)
+    if trainer.interrupted:
+        sys.exit(130)  # as a shell reports Ctrl+C; the table would lack rounds
     if options.json:
         print(*map(json.dumps, table), sep="\n")
         return

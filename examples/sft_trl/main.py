@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from functools import partial
@@ -89,6 +90,8 @@ def main() -> None:
             n_runners=2,
         )
         trainer.fit(answer, TASKS)
+    if trainer.interrupted:
+        sys.exit(130)  # as a shell reports Ctrl+C; the table would lack rounds
     if arguments.json:
         print(json.dumps({"rounds": told}))
         return

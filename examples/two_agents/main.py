@@ -13,6 +13,7 @@ import csv
 import json
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,9 @@ def train(
         concurrency=16,  # the agent's client serves any number of threads
     )
     trainer.fit(team, make_tasks(1000, seed=1), val_dataset=make_tasks(100, seed=2))
+    if trainer.interrupted:
+        print(f"interrupted; the steps so far are in {folder}", file=sys.stderr)
+        sys.exit(130)  # as a shell reports Ctrl+C
     rows = {name: read(folder / name / "metrics.csv") for name in POLICIES}
     parts = dict(zip(POLICIES, (QUESTION, FINDING), strict=True))
     return {

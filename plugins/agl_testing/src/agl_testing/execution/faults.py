@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
 
@@ -43,19 +44,17 @@ ERRORS: list[BaseException] = [
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class ProcessState(NamedTuple):
-    """What a run must leave as it was: later runs and other code depend on it."""
+def process_state() -> dict[str, Any]:
+    """Return, by name, what a run must leave as it was: later runs and other code depend on it."""
+    state: dict[str, Any] = {f"handler of {one.name}": signal.getsignal(one) for one in SIGNALS}
+    state |= {f"environment variable {key}": value for key, value in os.environ.items()}
+    state.pop("environment variable PYTEST_CURRENT_TEST", None)  # pytest changes it
+    return {**state, "working folder": Path.cwd(), "sys.path": list(sys.path)}
 
-    handlers: list[Any]
-    environment: dict[str, str]
-    folder: Path
-    path: list[str]
 
-
-def process_state() -> ProcessState:
-    """Return the state of this process, without what pytest changes between tests."""
-    kept = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
-    return ProcessState([*map(signal.getsignal, SIGNALS)], kept, Path.cwd(), list(sys.path))
+def changes(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    """Return the names of what has changed; values may be secrets."""
+    return {name for name in before | after if before.get(name) != after.get(name)}
 
 
 class FaultTests(ExecutionTests):
@@ -147,21 +146,32 @@ class FaultTests(ExecutionTests):
             assert time.monotonic() - start < self.patience
         return None
 
-    _process_at_first: ClassVar[dict[type, ProcessState]] = {}
+    _process_at_first: ClassVar[dict[type, dict[str, Any]]] = {}
+    _changed_by_runs: ClassVar[dict[type, set[str]]] = {}
 
     @pytest.fixture(autouse=True)
-    def process_at_first(self) -> ProcessState:
-        """Return the state of the process before the first test of the class ran anything."""
-        return self._process_at_first.setdefault(type(self), process_state())
+    def changed_by_runs(self, make_strategy: MakeStrategy) -> Iterator[set[str]]:
+        """Note what the tests of the class change in the process.
+
+        It needs ``make_strategy``, so that what the author's fixtures change is not noted.
+        """
+        before = process_state()
+        self._process_at_first.setdefault(type(self), before)
+        changed = self._changed_by_runs.setdefault(type(self), set())
+        yield changed
+        changed |= changes(before, process_state())
 
     def test_it_leaves_the_process_as_it_was(
         self,
         make_strategy: MakeStrategy,
         execution_store: WatchedStore,
-        process_at_first: ProcessState,
+        changed_by_runs: set[str],
     ):
+        at_first, before = self._process_at_first[type(self)], process_state()
         make_strategy(n_runners=2).execute(GiveTasks(2, self.patience), DoTasks(), execution_store)
         after = process_state()
-        for number, handler in zip(SIGNALS, process_at_first.handlers, strict=True):
-            signal.signal(number, handler)  # or later tests would miss Ctrl+C
-        assert after == process_at_first
+        for one in SIGNALS:
+            # Or later tests would miss Ctrl+C.
+            signal.signal(one, at_first[f"handler of {one.name}"])
+        left = changes(before, after) | (changes(at_first, after) & changed_by_runs)
+        assert not left, f"runs leave these changed: {sorted(left)}"

@@ -1,4 +1,4 @@
-"""Builds the example's model: a transformer of 200,000 random weights, and its tokenizer.
+"""Builds the example's model: a transformer of 120,000 random weights, and its tokenizer.
 
     python examples/rl_digits/make_model.py agl-runs/rl_digits/base
 

@@ -2,7 +2,7 @@
 
 The model has some hundred thousand parameters and a vocabulary of a few hundred tokens. Random
 weights never give a rewarded answer, so the model is first trained on right and wrong answers
-alike. After that about two answers in five are right, which is enough for best-of-n to start.
+alike. After that about one answer in three is right, which is enough for best-of-n to start.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import TracerTraceToTriplet, TraceToMessages
 from agl_core.adapter import AdapterReport, TraceAdapter, read_reward
 
-ANSWER = "gen_ai.completion.0.content"
+ANSWER = "gen_ai.completion.0."
 
 
 class Answers(TraceAdapter[list]):
@@ -22,10 +23,15 @@ class Answers(TraceAdapter[list]):
         report = AdapterReport(spans=len(source))
         answers: list[Any] = []
         for span in sorted(source, key=lambda span: span.sequence_id):
-            if isinstance(text := span.attributes.get(ANSWER), str):
+            if isinstance(text := span.attributes.get(ANSWER + "content"), str):
                 answers.append((text, None))
-            elif (reward := read_reward(span)) is not None and answers:
-                answers[-1] = (answers[-1][0], reward)
+            elif any(key.startswith(ANSWER) for key in span.attributes):
+                report.leave_out("call", "without text")
+            elif (reward := read_reward(span)) is not None:
+                if answers and not math.isnan(reward):
+                    answers[-1] = (answers[-1][0], reward)
+                else:
+                    report.leave_out("reward", "unreadable, or of no answer")
         report.produce("answers", len(answers))
         return answers, report
 
@@ -197,6 +203,41 @@ class KeepsTwoHundredRows(Rows):
     def adapt_with_report(self, source: Any, /):
         rows, report = super().adapt_with_report(source)
         return produced(rows[:200], report)
+
+
+# -- what it leaves out without a word ------------------------------------------------------------
+
+
+class SkipsEachSecondAnswer(Answers):
+    """It keeps one answer of two and counts the others nowhere."""
+
+    CAUGHT_BY = "test_a_turn_that_does_not_matter_is_counted"
+
+    def adapt_with_report(self, source: Any, /):
+        answers, report = super().adapt_with_report(source)
+        return produced(answers[::2], report)
+
+
+class DropsAnswersWithoutText(Answers):
+    """An answer that calls a tool is left out and counted nowhere."""
+
+    CAUGHT_BY = "test_a_call_that_is_left_out_is_counted"
+
+    def adapt_with_report(self, source: Any, /):
+        answers, report = super().adapt_with_report(source)
+        report.left_out.clear()
+        return answers, report
+
+
+class PassesUnreadableRewardsOn(Answers):
+    """A reward that is not a number is given to its answer."""
+
+    CAUGHT_BY = "test_a_reward_that_is_not_a_number_is_left_out"
+
+    def adapt_with_report(self, source: Any, /):
+        answers, report = super().adapt_with_report(source)
+        unread = {r for span in source if (r := read_reward(span)) is not None and r != r}
+        return [(text, reward if not unread else math.nan) for text, reward in answers], report
 
 
 # -- what it does to its source -------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from agl_core.adapter import Adapter, AdapterReport
 from agl_core.types import Span
-from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.adapter.base import AdapterTests, MakeTrace, counts
 from agl_testing.suite import requires
 
 __all__ = ["GeneralTests"]
@@ -89,8 +89,9 @@ class GeneralTests(AdapterTests):
         adapter.adapt(make_trace(3))
         result, report = adapter.adapt_with_report(make_trace(3))
         assert adapter.report == report
-        assert report.spans == len(make_trace(3))
-        assert sum(report.produced.values()) == len(result)
+        if counts(adapter):
+            assert report.spans == len(make_trace(3)), "the report counts other spans"
+            assert sum(report.produced.values()) == len(result), "the report counts other results"
 
     def test_a_source_that_is_not_a_list_is_read_once(
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace

@@ -10,7 +10,7 @@ import pytest
 from agl_adapters import is_model_call
 from agl_core.adapter import Adapter
 from agl_core.types import Span
-from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.adapter.base import AdapterTests, MakeTrace, call_at, calls_at
 from agl_testing.suite import requires
 
 __all__ = ["MessageTests"]
@@ -44,7 +44,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         roles = ["system", "user", "assistant", "user"]
         said = {f"gen_ai__prompt__{i}__role": role for i, role in enumerate(roles)}
         said |= {f"gen_ai__prompt__{i}__content": f"text {i}" for i in range(4)}
@@ -60,7 +60,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         called = "gen_ai__prompt__1__tool_calls__0"
         said = {f"{called}__id": "call_0", f"{called}__name": "tool_0"}
         said |= {f"{called}__arguments": ARGUMENTS, "gen_ai__prompt__1__role": "assistant"}
@@ -75,7 +75,7 @@ class MessageTests(AdapterTests):
     @requires("messages")
     def test_a_tools_result_names_its_call(self, adapter: Adapter[Any, Any], make_trace: MakeTrace):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         said: dict[str, Any] = {"gen_ai__prompt__1__role": "assistant"}
         for i, name in enumerate(("add", "look up")):
             called = f"gen_ai__prompt__1__tool_calls__{i}"
@@ -97,7 +97,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         prefix = "gen_ai__completion__0__tool_calls"
         calls = {f"{prefix}__{i}__id": f"call_{i}" for i in range(2)}
         calls |= {f"{prefix}__{i}__name": f"tool_{i}" for i in range(2)}
@@ -115,7 +115,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         spans = make_trace(4)
-        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        calls = calls_at(spans)
         silent = spans[calls[1]]
         kept = {
             key: value
@@ -153,7 +153,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace
     ):
         spans = make_trace(1)
-        call = next(span for span in spans if is_model_call(span.attributes))
+        call = spans[call_at(spans)]
         for index in range(2):
             attributes: dict[str, Any] = {
                 "tool.name": f"tool_{index}",
@@ -178,7 +178,7 @@ class MessageTests(AdapterTests):
         self, adapter: Adapter[Any, Any], make_trace: MakeTrace, between: bool
     ):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         inner = spans[at]
         kept = {k: v for k, v in inner.attributes.items() if k != "gen_ai.response.id"}
         outer = inner.model_copy(update={"span_id": "0f" * 8, "attributes": kept})

@@ -11,7 +11,7 @@ import pytest
 from agl_adapters import is_model_call
 from agl_core.adapter import Adapter, read_reward
 from agl_core.types import Span, TraceStatus
-from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.adapter.base import AdapterTests, MakeTrace, call_at, counts
 from agl_testing.suite import requires
 
 __all__ = ["SourceTests"]
@@ -83,8 +83,10 @@ class SourceTests(AdapterTests):
             for span in spans
             if (reward := read_reward(span)) is not None
         }
+        if 0.0 not in matters:
+            return  # a trace without such a reward
         # An adapter may have no use for rewards, or for those of a few calls only.
-        assert matters.get(0.0) or not all(seen for reward, seen in matters.items() if reward), (
+        assert matters[0.0] or not all(seen for reward, seen in matters.items() if reward), (
             "a reward of 0 is taken for none"
         )
 
@@ -96,12 +98,12 @@ class SourceTests(AdapterTests):
         if not spans:
             return  # a trace of other spans, which no rule here says how to change
         _, report = adapter.adapt_with_report(spans)
-        assert report.spans == len(spans)
+        assert report.spans == len(spans) or not counts(adapter), "the report counts other spans"
 
     @requires("messages")
     def test_a_long_text_is_whole(self, adapter: Adapter[Any, Any], make_trace: MakeTrace):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         said = {"gen_ai.prompt.0.content": LONG_TEXT, "gen_ai.completion.0.content": LONG_TEXT}
         spans[at] = spans[at].model_copy(update={"attributes": {**spans[at].attributes, **said}})
         (conversation,) = adapter.adapt(spans)
@@ -111,7 +113,7 @@ class SourceTests(AdapterTests):
     @requires("triplets")
     def test_a_long_answer_is_whole(self, adapter: Adapter[Any, Any], make_trace: MakeTrace):
         spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        at = call_at(spans)
         ids = {"prompt_token_ids": LONG_ANSWER[::-1], "response_token_ids": LONG_ANSWER}
         kept = {k: v for k, v in spans[at].attributes.items() if "logprobs" not in k}
         spans[at] = spans[at].model_copy(update={"attributes": {**kept, **ids}})

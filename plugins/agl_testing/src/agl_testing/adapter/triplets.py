@@ -13,7 +13,7 @@ from agl_adapters import is_model_call
 from agl_core import semconv
 from agl_core.adapter import Adapter, Reason, TraceToTripletBase
 from agl_core.types import Span, TraceStatus, Triplet
-from agl_testing.adapter.base import AdapterTests, MakeTrace
+from agl_testing.adapter.base import AdapterTests, MakeTrace, call_at, calls_at, turns_of
 from agl_testing.suite import requires
 
 __all__ = ["TripletTests"]
@@ -48,7 +48,7 @@ class TripletTests(AdapterTests):
     def test_a_reward_before_any_call_goes_to_none(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         early = reward.model_copy(update={"sequence_id": 0, "start_time": 0.01, "end_time": 0.01})
         triplets, report = adapter.adapt_with_report([agent, early, call])
         assert [t.reward for t in triplets] == [None]
@@ -58,7 +58,7 @@ class TripletTests(AdapterTests):
     def test_a_call_that_was_seen_twice_counts_once(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(2)
+        spans = turns_of(make_trace, 2)
         again = spans[1].model_copy(update={"span_id": "0f" * 8, "sequence_id": 99})
         triplets, report = adapter.adapt_with_report([*spans, again])
         assert len(triplets) == 2
@@ -68,10 +68,10 @@ class TripletTests(AdapterTests):
     def test_the_order_of_the_source_decides_nothing_but_the_order(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        expected = numbers(adapter.adapt(make_trace(5)))
+        expected = numbers(adapter.adapt(turns_of(make_trace, 5)))
         assert expected == sorted(expected, key=str)
         for seed in range(5):
-            spans = make_trace(5)
+            spans = turns_of(make_trace, 5)
             random.Random(seed).shuffle(spans)
             assert sorted(numbers(adapter.adapt(spans)), key=str) == expected
 
@@ -79,10 +79,9 @@ class TripletTests(AdapterTests):
     def test_rewards_and_calls_are_all_accounted_for(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(6)
+        spans = turns_of(make_trace, 6)
         calls = [span for span in spans if is_model_call(span.attributes)]
         rewards = [span for span in spans if span.name == spans[-1].name]
-        assert (len(calls), len(rewards)) == (6, 6)
         value = next(key for key in rewards[0].attributes if key.endswith(".value"))
         replaced = {
             calls[1].span_id: changed(calls[1], response_token_ids=None, prompt_token_ids=None),
@@ -117,7 +116,7 @@ class TripletTests(AdapterTests):
                 changed(span, **{"gen_ai.response.id": reused})
                 if is_model_call(span.attributes)
                 else span
-                for span in make_trace(3)
+                for span in turns_of(make_trace, 3)
             ]
             triplets, report = adapter.adapt_with_report(spans)
             tokens = [triplet.response["token_ids"] for triplet in triplets]
@@ -128,8 +127,8 @@ class TripletTests(AdapterTests):
     def test_a_call_that_failed_or_lacks_tokens_is_left_out(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(3)
-        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        spans = turns_of(make_trace, 3)
+        calls = calls_at(spans)
         failed = TraceStatus(status_code="ERROR", description="the stream was cut")
         spans[calls[0]] = spans[calls[0]].model_copy(update={"status": failed})
         spans[calls[1]] = changed(spans[calls[1]], **{"gen_ai.usage.output_tokens": 30})
@@ -142,7 +141,7 @@ class TripletTests(AdapterTests):
     def test_two_rewards_after_two_calls_reach_both(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, first, early, second, late = make_trace(2)
+        agent, first, early, second, late = turns_of(make_trace, 2)
         moment = {"start_time": late.start_time, "end_time": late.end_time}
         early = early.model_copy(update={"sequence_id": late.sequence_id + 1, **moment})
         source = [agent, first, second, late, early]
@@ -159,8 +158,8 @@ class TripletTests(AdapterTests):
     def test_token_ids_that_cannot_be_are_not_used(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace, bad: Any
     ):
-        spans = make_trace(2)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        spans = turns_of(make_trace, 2)
+        at = call_at(spans)
         spans[at] = changed(spans[at], response_token_ids=bad)
         triplets, report = adapter.adapt_with_report(spans)
         assert [(item, n) for (item, _), n in report.repaired.items()] == [("call", 1)]
@@ -173,8 +172,8 @@ class TripletTests(AdapterTests):
     def test_token_ids_may_be_whole_floats_or_text(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace, ids: Any
     ):
-        spans = make_trace(1)
-        at = next(i for i, span in enumerate(spans) if is_model_call(span.attributes))
+        spans = turns_of(make_trace, 1)
+        at = call_at(spans)
         spans[at] = changed(spans[at], response_token_ids=ids)
         (triplet,), report = adapter.adapt_with_report(spans)
         assert triplet.response["token_ids"] == [1, 2]
@@ -185,16 +184,16 @@ class TripletTests(AdapterTests):
     def test_a_parent_that_is_missing_loses_no_call(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        expected = numbers(adapter.adapt(make_trace(3)))
-        assert numbers(adapter.adapt(make_trace(3)[1:])) == expected
+        expected = numbers(adapter.adapt(turns_of(make_trace, 3)))
+        assert numbers(adapter.adapt(turns_of(make_trace, 3)[1:])) == expected
         # One call, which is the only child of the parent that is missing.
-        assert len(adapter.adapt(make_trace(1)[1:2])) == 1
+        assert len(adapter.adapt(turns_of(make_trace, 1)[1:2])) == 1
 
     @requires("logprobs")
     def test_a_span_that_came_twice_is_read_once(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(3)
+        spans = turns_of(make_trace, 3)
         triplets, report = adapter.adapt_with_report([*spans, spans[0], spans[-1]])
         assert numbers(triplets) == numbers(adapter.adapt(spans))
         assert report.count("span") == 2
@@ -205,7 +204,7 @@ class TripletTests(AdapterTests):
     def test_one_reward_after_many_calls_goes_to_the_last(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(9)
+        spans = turns_of(make_trace, 9)
         calls = [span for span in spans if is_model_call(span.attributes)]
         triplets = adapter.adapt([spans[0], *calls, spans[-1]])
         assert [triplet.reward for triplet in triplets] == [None] * 8 + [8.0]
@@ -214,7 +213,7 @@ class TripletTests(AdapterTests):
     def test_a_call_that_did_not_end_gets_no_reward(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         open_call = call.model_copy(update={"end_time": None})
         (triplet,), report = adapter.adapt_with_report([agent, open_call, reward])
         assert triplet.reward is None
@@ -224,8 +223,8 @@ class TripletTests(AdapterTests):
     def test_a_call_that_a_recording_answered_is_left_out(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(3)
-        calls = [i for i, span in enumerate(spans) if is_model_call(span.attributes)]
+        spans = turns_of(make_trace, 3)
+        calls = calls_at(spans)
         spans[calls[1]] = changed(spans[calls[1]], **{semconv.REPLAYED_CALL: "ro-before"})
         triplets, report = adapter.adapt_with_report(spans)
         assert [t.response["token_ids"] for t in triplets] == [[100, 101], [102, 103]]
@@ -235,7 +234,7 @@ class TripletTests(AdapterTests):
     def test_a_cycle_of_parents_loses_no_call(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(3)
+        spans = turns_of(make_trace, 3)
         for child, parent in ((1, 2), (2, 1)):
             spans[child] = spans[child].model_copy(update={"parent_id": spans[parent].span_id})
         triplets = adapter.adapt(spans)
@@ -247,7 +246,7 @@ class TripletTests(AdapterTests):
     def test_a_response_has_its_id(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        triplets = adapter.adapt(make_trace(2))
+        triplets = adapter.adapt(turns_of(make_trace, 2))
         ids = [triplet.metadata["response_id"] for triplet in triplets]
         assert ids == ["response-0", "response-1"]
 
@@ -255,7 +254,7 @@ class TripletTests(AdapterTests):
     def test_a_reward_at_the_end_of_a_call_is_its_reward(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         moment = {"start_time": call.end_time, "end_time": call.end_time}
         (triplet,) = adapter.adapt([agent, call, reward.model_copy(update=moment)])
         assert triplet.reward == 0.0
@@ -264,7 +263,7 @@ class TripletTests(AdapterTests):
     def test_a_call_that_lost_its_parent_stays_with_its_agent(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        spans = make_trace(3)
+        spans = turns_of(make_trace, 3)
         for at in range(1, len(spans)):
             spans[at] = spans[at].model_copy(update={"parent_id": None})
         triplets, report = adapter.adapt_with_report(spans)
@@ -283,7 +282,7 @@ class TripletTests(AdapterTests):
         has_id: str,
         between: bool,
     ):
-        agent, inner, reward = make_trace(1)
+        agent, inner, reward = turns_of(make_trace, 1)
         outer = changed(inner, response_token_ids=[7], prompt_token_ids=[6])
         outer = outer.model_copy(update={"span_id": "0f" * 8})
         if has_id not in ("inner", "both"):
@@ -308,7 +307,7 @@ class TripletTests(AdapterTests):
     def test_a_recorded_call_around_or_in_a_call_leaves_none(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, inner, reward = make_trace(1)
+        agent, inner, reward = turns_of(make_trace, 1)
         outer = changed(inner, **{"gen_ai.response.id": None})
         outer = outer.model_copy(update={"span_id": "0f" * 8})
         inner = changed(inner, **{semconv.REPLAYED_CALL: "ro-before"})
@@ -321,7 +320,7 @@ class TripletTests(AdapterTests):
     def test_a_repeated_response_adds_the_token_ids_that_were_missing(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         again = call.model_copy(update={"span_id": "0f" * 8, "sequence_id": 99})
         bare = changed(call, response_token_ids=None, prompt_token_ids=None)
         (triplet,), report = adapter.adapt_with_report([agent, bare, reward, again])
@@ -332,7 +331,7 @@ class TripletTests(AdapterTests):
     def test_logprobs_that_cannot_be_read_are_left_out(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         odd = changed(call, **{"logprobs.content": "many"})
         (triplet,), report = adapter.adapt_with_report([agent, odd, reward])
         assert "logprobs" not in triplet.response
@@ -342,7 +341,7 @@ class TripletTests(AdapterTests):
     def test_images_of_a_prompt_are_listed(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        agent, call, reward = make_trace(1)
+        agent, call, reward = turns_of(make_trace, 1)
         url = "data:image/png;base64,AAAA"
         parts = [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": url}}]
         seen = changed(call, **{"gen_ai.prompt.0.content": json.dumps(parts)})
@@ -353,7 +352,7 @@ class TripletTests(AdapterTests):
     def test_triplets_have_text_and_logprobs(
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
-        for turn, triplet in enumerate(adapter.adapt(make_trace(2))):
+        for turn, triplet in enumerate(adapter.adapt(turns_of(make_trace, 2))):
             (asked,), (answered,) = triplet.prompt["raw_content"], triplet.response["raw_content"]
             assert (asked["role"], asked["content"]) == ("user", f"question {turn}")
             assert (answered["role"], answered["content"]) == ("assistant", f"answer {turn}")
@@ -368,7 +367,7 @@ class TripletTests(AdapterTests):
         self, adapter: Adapter[Any, list[Triplet]], make_trace: MakeTrace
     ):
         exact, reward = [-0.123456789012345, -1e-12], -1234567.0123456789
-        agent, call, rewarded = make_trace(1)
+        agent, call, rewarded = turns_of(make_trace, 1)
         said = [{"token": "a", "logprob": value, "bytes": None} for value in exact]
         call = changed(call, **{"logprobs.content": json.dumps(said)})
         rewarded = changed(rewarded, **{semconv.PRIMARY_REWARD_VALUE: reward})

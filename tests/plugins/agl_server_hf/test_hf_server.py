@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agl_core.errors import LLMServerError
 from agl_server_hf import HFServer
+from agl_server_hf.weights import with_weights
 from agl_testing.llm_server import LLMServerSuite, chat, text_of
 from agl_testing.tiny_model import WEATHER_TOOL
 from tests.processes import is_running
@@ -402,6 +403,34 @@ async def test_each_adapter_answers_its_own_calls_in_one_batch(models: Path, ref
         await server.stop()
         await server.start()
         assert [entry["model_name"] for entry in server.model_list()] == ["taught"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rank_pattern": {"o_proj": 8}},
+        {"layers_to_transform": [0]},
+        {"use_rslora": True},
+        {"alpha_pattern": {"o_proj": 2}},
+    ],
+)
+def test_an_adapter_of_another_form_leaves_the_old_one(
+    models: Path, tmp_path: Path, said: dict[str, Any]
+):
+    """PEFT would load the matrices that fit, and keep the scale."""
+    peft = pytest.importorskip("peft")
+    base = AutoModelForCausalLM.from_pretrained(models / "taught", dtype=torch.float32)
+    config = peft.LoraConfig.from_pretrained(models / "lora-0")
+    for name, value in said.items():
+        setattr(config, name, value)
+    peft.get_peft_model(base, config).save_pretrained(tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(models / "taught", dtype=torch.float32)
+    served = with_weights(base, models / "lora-0")
+    before = {name: tensor.clone() for name, tensor in served.state_dict().items()}
+    with pytest.raises(LLMServerError, match="another shape or scale"):
+        with_weights(served, tmp_path)
+    after = served.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
 async def test_weights_of_another_shape_are_refused(models: Path, tmp_path: Path):

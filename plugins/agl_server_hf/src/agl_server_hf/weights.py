@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ transformers_logging.disable_progress_bar()  # weights load at each step, often 
 ADAPTER_CONFIG = "adapter_config.json"
 """File that marks a folder as a LoRA adapter in PEFT's format."""
 _OWN: Final = "default"  # PEFT's name of the adapter that the server's own model has
+_SCALE: Final = ("lora_alpha", "use_rslora", "alpha_pattern")  # and the ranks, which shapes tell
 _NO_ADAPTER: Final = "__base__"  # PEFT's word for a row of a batch without an adapter
 
 
@@ -91,7 +91,7 @@ def with_weights(model: Any, path: str | Path, adapter: str | None = None) -> An
         raise LLMServerError(f"{path} holds a whole model, but this server uses a LoRA adapter")
     new = load_model(path, dtype=model.dtype, device="cpu").state_dict()
     old = model.state_dict()
-    if {k: v.shape for k, v in new.items()} != {k: v.shape for k, v in old.items()}:
+    if _shapes(new) != _shapes(old):
         raise LLMServerError(f"the weights in {path} have another shape than the model's")
     model.load_state_dict(new)
     return model
@@ -124,7 +124,11 @@ def _key(name: str) -> str:
 def _with_adapter(model: Any, path: str | Path, key: str) -> Any:
     try:
         import peft
-        from peft.utils import load_peft_weights, set_peft_model_state_dict
+        from peft.utils import (
+            get_peft_model_state_dict,
+            load_peft_weights,
+            set_peft_model_state_dict,
+        )
     except ImportError as error:
         raise MissingDependencyError("a LoRA adapter", pip="agl-server-hf[lora]") from error
     _check_adapter(model, path)
@@ -141,20 +145,21 @@ def _with_adapter(model: Any, path: str | Path, key: str) -> Any:
             return model.eval()
     except Exception as error:  # PEFT raises many types
         raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
-    shape = ("r", "lora_alpha", "target_modules")
-    said = json.loads(Path(path, ADAPTER_CONFIG).read_text())
-    now = model.peft_config[key].to_dict()
-    if any(_comparable(said.get(part)) != _comparable(now.get(part)) for part in shape):
-        raise LLMServerError(f"the adapter in {path} has another shape than the one in use")
     try:
+        scales = peft.PeftConfig.from_pretrained(str(path)).to_dict()
         weights = load_peft_weights(str(path), device="cpu")
-        report = set_peft_model_state_dict(model, weights, adapter_name=key)
     except Exception as error:
         raise LLMServerError(f"the adapter in {path} cannot be used: {error}") from error
-    if report.unexpected_keys:
+    # PEFT copies the matrices that match before it refuses the others, and leaves those that the
+    # file does not have. It reads the scale only when it adds an adapter.
+    old_scales = model.peft_config[key].to_dict()
+    old = get_peft_model_state_dict(model, adapter_name=key, save_embedding_layers=False)
+    other_scale = any(scales[part] != old_scales[part] for part in _SCALE)
+    if _shapes(weights) != _shapes(old) or other_scale:
         raise LLMServerError(
-            f"the adapter in {path} does not match the model: {report.unexpected_keys}"
+            f"the adapter in {path} has another shape or scale than the one in use"
         )
+    set_peft_model_state_dict(model, weights, adapter_name=key)
     return model
 
 
@@ -179,5 +184,5 @@ def _check_adapter(model: Any, path: str | Path) -> None:
             raise LLMServerError(f"the adapter in {path} does not match the model: {key}")
 
 
-def _comparable(value: Any) -> Any:
-    return sorted(value) if isinstance(value, (list, set, tuple)) else value
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

@@ -344,6 +344,18 @@ class TestAdapters:
             await server.load_adapter("x", adapters[2])
             assert server.adapters == {"x": adapters[2]}
 
+    async def test_an_adapter_that_was_refused_is_tried_again_as_a_new_one(
+        self, make_server: MakeServer, adapters: list[Path]
+    ):
+        async with make_server("bad-reload", lora=True, update_timeout=5) as server:
+            with pytest.raises(LLMServerError, match="Loading lora failed"):
+                await server.load_adapter("x", adapters[1])
+            call = await held_chat(server)
+            await server.load_adapter("x", adapters[2])  # a replacement waits for calls in flight
+            await release(server)
+            await call
+            assert server.adapters == {"x": adapters[2]}
+
     async def test_an_adapter_that_fails_to_load_leaves_the_old_one(
         self, make_server: MakeServer, adapters: list[Path]
     ):

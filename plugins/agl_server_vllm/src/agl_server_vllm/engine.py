@@ -202,7 +202,12 @@ class Engine:
                 # The prefix cache knows adapters by their names, also unloaded ones.
                 await self._replace(api, load, old=self.adapters.get(name), new=folder)
             else:
-                await load(folder)
+                try:
+                    await load(folder)
+                except LLMServerError as error:
+                    if error.__cause__ is None:  # vLLM refused it; without an answer it may serve
+                        self._used_names.discard(name)
+                    raise
         self.adapters[name] = folder
 
     async def unload_adapter(self, name: str) -> None:

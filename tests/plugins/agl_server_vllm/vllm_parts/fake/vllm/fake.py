@@ -197,7 +197,8 @@ def lora_routes(engine: Engine, table: web.RouteTableDef) -> None:
             return error(400, f"The lora adapter '{name}' has already been loaded.")
         if "bad-reload" in FAULTS and engine.adapters:
             FAULTS.remove("bad-reload")
-            engine.adapters[name] = "half of each"
+            if name in engine.adapters:
+                engine.adapters[name] = "half of each"
             return error(500, "Loading lora failed")
         engine.adapters[name] = digest(body["lora_path"])
         if "slow-load" in FAULTS and len(engine.adapters) == 2:

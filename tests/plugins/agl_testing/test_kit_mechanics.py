@@ -116,8 +116,9 @@ class TestNew(Suite):
         assert 1 == 2
 """
 
-    def test_it_only_warns(self, kit):
-        result = run(kit, self.body("SUITE_VERSION"))
+    @pytest.mark.parametrize("options", [(), ("-W", "error")])
+    def test_it_only_warns(self, kit, options):
+        result = run(kit, self.body("SUITE_VERSION"), *options)
         assert result.ret == 0
         result.assert_outcomes(xfailed=1, warnings=1)
         result.stdout.fnmatch_lines(["*NewConformanceTestWarning*test_new fails and will count*"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -60,6 +62,20 @@ def test_its_hook_returns_a_valid_spec(kind, tmp_path, agl_registry, monkeypatch
     spec = get_registry().load(get_registry().find(kind, name.name))
     assert spec.name == name.name
     assert spec.summary
+
+
+def test_every_kind_passes_the_lint_of_its_package(tmp_path):
+    for kind in KINDS:
+        create_plugin(PluginName(kind, f"made-{kind.replace('_', '-')}"), tmp_path)
+    for command in (("check",), ("format", "--check")):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
 
 
 def test_names():

@@ -102,9 +102,7 @@ def test_a_new_package_passes_its_tests(kind: str, fresh: Environment, tmp_path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_is_lint_free_and_typed(kind: str, tmp_path: Path):
+def test_a_new_package_is_typed(kind: str, tmp_path: Path):
     folder = create_plugin(PluginName(kind, f"made-{kind.replace('_', '-')}"), tmp_path)
-    run(sys.executable, "-m", "ruff", "check", ".", cwd=folder)
-    run(sys.executable, "-m", "ruff", "format", "--check", ".", cwd=folder)
     output = run(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, cwd=folder)
     assert "0 errors" in output

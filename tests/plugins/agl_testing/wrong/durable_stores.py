@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from agl_core.store import current_request_key
 from agl_store_memory import InMemoryLightningStore
 
 REOPEN = """
@@ -17,6 +20,29 @@ class Base(InMemoryLightningStore):
 
     def __init__(self) -> None:
         super().__init__(scan_debounce_seconds=0)
+        self._backend.requests = {}
+
+    async def once(self, call):
+        """Answer a repeated call as the first one; the store in memory ignores keys here."""
+        key = current_request_key.get()
+        if key is None:
+            return await call
+        requests = self._backend.requests
+        if key in requests:
+            call.close()
+        else:
+            requests[key] = asyncio.ensure_future(call)
+        return await requests[key]
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
+        call = super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+        return await self.once(call)
+
+    async def add_resources(self, resources):
+        return await self.once(super().add_resources(resources))
+
+    async def update_resources(self, resources_id, resources):
+        return await self.once(super().update_resources(resources_id, resources))
 
     def reopened(self):
         again = type(self)()
@@ -28,6 +54,32 @@ class Base(InMemoryLightningStore):
 
     def forget(self, backend) -> None:
         """Lose something."""
+
+
+class WritesWorkersAtTheClose(Base):
+    CAUGHT_BY = "test_what_a_call_wrote_is_stored_when_it_returns"
+
+    unwritten = closed = False
+
+    def reopened(self):
+        again = super().reopened()
+        again.unwritten = not self.closed
+        return again
+
+    async def close(self):
+        self.closed = True
+        await super().close()
+
+    async def query_workers(self, **options):
+        page = await super().query_workers(**options)
+        return page.model_copy(update={"items": [], "total": 0}) if self.unwritten else page
+
+
+class ClaimsMoreForARepeatedKey(Base):
+    CAUGHT_BY = "test_a_call_repeated_after_a_restart_happens_once"
+
+    def forget(self, backend):
+        backend.requests = {}
 
 
 class ReopensTheQueueById(Base):

@@ -3,7 +3,7 @@
 ::
 
     class TestMyStore(StoreSuite):
-        flags = frozenset({"thread_safe", "durable"})
+        flags = frozenset({"thread_safe", "durable", "events"})
 
         @pytest.fixture
         def store(self, tmp_path):

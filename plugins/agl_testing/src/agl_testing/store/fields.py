@@ -342,6 +342,9 @@ class FieldTests(StoreTests):
         assert await store.dequeue_rollout() is None
 
     async def test_capabilities_agree_with_the_flags(self, store: LightningStore):
-        for name in ("thread_safe", "events"):
-            if name in self.flags:
-                assert store.capabilities.get(name) is True
+        found = store.capabilities
+        for name in ("thread_safe", "events", "durable"):
+            said = bool(found.get(name))
+            assert said == (name in self.flags), f"{name} is {said}, and `flags` say otherwise"
+        if found.get("zero_copy"):  # it is pickled to other processes then
+            assert "processes" in self.flags, "a store that is zero_copy must claim `processes`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -15,6 +15,9 @@ from agl_testing.samples import span_of
 from agl_testing.suite import Suite
 
 __all__ = ["DatabaseFaultTests", "DatabaseServer", "Writers", "opened"]
+
+RECOVERY_SECONDS = 60.0
+"""A store that is not connected again by then does not recover."""
 
 
 class DatabaseServer(Protocol):
@@ -99,14 +102,23 @@ class Writers:
 
     async def until(self, acknowledged: int) -> None:
         """Return when so many rollouts are stored."""
-        while len(self.kept) < acknowledged:
-            await self._change()
+        await self._wait(lambda: len(self.kept) >= acknowledged)
 
     async def until_refused(self) -> None:
         """Return when another call has failed."""
         seen = self.refused
-        while self.refused == seen:
-            await self._change()
+        await self._wait(lambda: self.refused > seen)
+
+    async def _wait(self, reached: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(RECOVERY_SECONDS):
+                while not reached():
+                    await self._change()
+        except TimeoutError:
+            raise AssertionError(
+                f"nothing more in {RECOVERY_SECONDS:g} s after {len(self.kept)} rollouts were "
+                f"stored and {self.refused} calls refused"
+            ) from None
 
     async def _change(self) -> None:
         self._changed.clear()

@@ -91,6 +91,43 @@ class LosesTheClaimOfACancelledWaiter(Base):
         return await asyncio.shield(asyncio.ensure_future(claim))
 
 
+class LosesAClaimThatIsCancelled(Base):
+    CAUGHT_BY = "test_a_claim_that_is_cancelled_in_flight_loses_no_work"
+
+    async def dequeue_many_rollouts(self, *, limit=1, worker_id=None, wait=0.0):
+        claim = super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, wait=wait)
+        return await (claim if wait else asyncio.shield(asyncio.ensure_future(claim)))
+
+
+class ForgetsTheRetriesOfTheInfrastructure(Base):
+    CAUGHT_BY = "test_a_config_is_kept_whole"
+
+    async def get_rollout_by_id(self, rollout_id):
+        rollout = await super().get_rollout_by_id(rollout_id)
+        if rollout is not None:
+            rollout.config.infrastructure_retries = 2
+        return rollout
+
+
+class ClaimsMoreThanItsFlags(Base):
+    CAUGHT_BY = "test_capabilities_agree_with_the_flags"
+
+    @property
+    def capabilities(self):
+        return {**super().capabilities, "zero_copy": True}
+
+
+class CountsFailuresOfTheInfrastructureAsAttempts(Base):
+    CAUGHT_BY = "test_random_histories_follow_the_lifecycle"
+
+    async def update_attempt(self, rollout_id, attempt_id, **changes):
+        attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
+        rollout = await self.get_rollout_by_id(rollout_id)
+        if "infrastructure" in (attempt.metadata or {}) and rollout.status == "requeuing":
+            await self.update_rollout(rollout_id, status="failed")
+        return attempt
+
+
 class TerminalIsNotFinal(Base):
     CAUGHT_BY = "test_cancelled_is_final_for_its_attempt"
 

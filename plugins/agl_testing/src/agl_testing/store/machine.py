@@ -12,10 +12,12 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, get_args
 
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
+from agl_core.status import INFRASTRUCTURE, INFRASTRUCTURE_FAILURES
 from agl_core.store import LightningStore
 from agl_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, RolloutStatus, Worker
 from agl_store_kit import lifecycle
@@ -46,6 +48,7 @@ _one_step = st.one_of(
     st.tuples(st.just("span"), _pick, _pick, st.sampled_from([None, 1, 2])),
     st.tuples(st.just("resources"), st.sampled_from([None, "a", "b"])),
     st.tuples(st.just("attempt"), _pick, _pick, st.sampled_from(ATTEMPT_STATUSES)),
+    st.tuples(st.just("infrastructure"), _pick, _pick, st.sampled_from([1, 2, 3])),
     st.tuples(st.just("note"), _pick, _pick),
     st.tuples(st.just("rollout"), _pick, st.sampled_from(ROLLOUT_STATUSES)),
     st.tuples(st.just("heartbeat"), st.sampled_from(["a", "b"])),
@@ -240,6 +243,11 @@ class History:
     async def do_attempt(self, pick: int, which: int, status: Any) -> None:
         await self._update_attempt(pick, which, {"status": status})
 
+    async def do_infrastructure(self, pick: int, which: int, failures: int) -> None:
+        """Fail an attempt as a proxy does: the rollout is tried again, whatever its config says."""
+        metadata = {INFRASTRUCTURE: "proxy", INFRASTRUCTURE_FAILURES: failures}
+        await self._update_attempt(pick, which, {"status": "failed", "metadata": metadata})
+
     async def do_note(self, pick: int, which: int) -> None:
         await self._update_attempt(pick, which, {"metadata": {"note": 1}})
 
@@ -353,12 +361,18 @@ _settings = settings(
 async def run_history(history: History, steps: list[tuple[Any, ...]]) -> None:
     await history.begin()
     before = await history.totals()
-    for step in steps:
-        await history.step(*step)
-    await history.compare(history.model.rollouts)
-    statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
-    assert await history.totals() == before + statuses
-    await history.drain()
+    try:
+        for step in steps:
+            await history.step(*step)
+        await history.compare(history.model.rollouts)
+        statuses = Counter(rollout.status for rollout in history.model.rollouts.values())
+        assert await history.totals() == before + statuses
+        await history.drain()
+    except BaseException:
+        # The next history has the same store, and must not fail for what this one left queued.
+        with suppress(Exception):
+            await history.store.dequeue_many_rollouts(limit=1000)
+        raise
 
 
 class MachineTests(StoreTests):

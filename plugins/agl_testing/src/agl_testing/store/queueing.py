@@ -32,14 +32,14 @@ class QueueTests(StoreTests):
     """Creating work."""
 
     async def test_an_enqueued_rollout_is_queuing_and_has_no_attempt(self, store: LightningStore):
-        before = time.time()
+        before = await store.now()
         rollout = await store.enqueue_rollout({"q": 1}, mode="val", metadata={"k": "v"})
         assert rollout.status == "queuing"
         assert rollout.input == {"q": 1}
         assert rollout.mode == "val"
         assert rollout.metadata == {"k": "v"}
         assert rollout.end_time is None
-        assert before - 1 <= rollout.start_time <= time.time() + 1
+        assert before - 1 <= rollout.start_time <= await store.now() + 1
         assert await store.get_latest_attempt(rollout.rollout_id) is None
         assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
 
@@ -55,9 +55,13 @@ class QueueTests(StoreTests):
             timeout_seconds=1.5,
             unresponsive_seconds=0.5,
             max_attempts=3,
+            infrastructure_retries=0,
             retry_condition=["timeout", "failed"],
             replay=ReplayConfig(rollout_id="ro-1", attempt_id="at-1", until=2, then="live"),
         )
+        default = RolloutConfig()
+        for field in RolloutConfig.model_fields:  # a value that a forgetful store cannot guess
+            assert getattr(config, field) != getattr(default, field), field
         rollout = await store.enqueue_rollout("x", config=config)
         read = await store.get_rollout_by_id(rollout.rollout_id)
         assert read is not None
@@ -128,6 +132,7 @@ class ClaimTests(StoreTests):
     """Claiming work."""
 
     async def test_an_empty_queue_gives_none_at_once(self, store: LightningStore):
+        await store.statistics()  # the first call connects
         start = time.monotonic()
         assert await store.dequeue_rollout() is None
         assert list(await store.dequeue_many_rollouts(limit=5)) == []
@@ -263,6 +268,23 @@ class ClaimTests(StoreTests):
             if isinstance(result, BaseException):
                 result = await store.dequeue_rollout("w", wait=5)
             assert result is not None, "the claim of a cancelled waiter was lost"
+            assert result.rollout_id == rollout.rollout_id
+
+    @pytest.mark.parametrize("seconds", [None, 0.001, 0.003, 0.01, 0.02])
+    async def test_a_claim_that_is_cancelled_in_flight_loses_no_work(
+        self, store: LightningStore, seconds: float | None
+    ):
+        # Without a time it is cancelled after so many turns of the event loop.
+        for turns in range(7) if seconds is None else range(2):
+            rollout = await store.enqueue_rollout("x")
+            claiming = asyncio.ensure_future(store.dequeue_rollout("w"))
+            for _ in range(turns):
+                await asyncio.sleep(seconds or 0)
+            claiming.cancel()
+            result = (await asyncio.gather(claiming, return_exceptions=True))[0]
+            if isinstance(result, BaseException):
+                result = await store.dequeue_rollout("w", wait=5)
+            assert result is not None, "a claim that was cancelled in flight was lost"
             assert result.rollout_id == rollout.rollout_id
 
     async def test_a_returned_claim_is_tried_again_whatever_its_config_says(

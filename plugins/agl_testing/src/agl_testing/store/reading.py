@@ -262,7 +262,7 @@ class ResourceTests(StoreTests):
 
     async def test_of_many_swaps_of_one_version_one_succeeds(self, store: LightningStore):
         if not store.capabilities.get("compare_and_set"):
-            return
+            pytest.skip("the store does not compare and set")
         swaps = [
             store.swap_resources(
                 "live", {"only": PromptTemplate(template=str(n), engine="f-string")}, version=0
@@ -353,6 +353,7 @@ class WaitTests(StoreTests):
         assert time.monotonic() - start < 1
 
     async def test_unknown_ids_are_not_waited_for(self, store: LightningStore):
+        await store.statistics()  # the first call connects
         start = time.monotonic()
         assert list(await store.wait_for_rollouts(rollout_ids=["ro-no"], timeout=None)) == []
         assert list(await store.wait_for_rollouts(rollout_ids=[], timeout=None)) == []

@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 from agl_core.types import PromptTemplate
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, mint_token
 from agl_store_http import LightningStoreClient
+from agl_store_http.server.pages import MAX_READ_ITEMS
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_store_http.older_server import OlderApp
 
@@ -80,6 +81,29 @@ def test_a_read_token_sees_everything_and_changes_nothing(locked: Site, open_pag
     confirm(page, "Retry")
     expect(page.get_by_role("alert")).to_contain_text("This token may only read")
     assert locked.run(locked.store.get_rollout_by_id(one)) == before
+
+
+def test_a_read_token_sees_more_spans_than_one_reply_has(locked: Site, open_page: Open):
+    async def filled() -> str:
+        rollout = await locked.store.start_rollout({"question": "large"})
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        span = trace(*ids, "large", None, random.Random(1))[0]
+        await locked.store.add_many_spans(
+            [
+                span.model_copy(update={"span_id": f"{number:016x}", "sequence_id": number})
+                for number in range(1, MAX_READ_ITEMS + 2)
+            ]
+        )
+        await locked.store.update_attempt(*ids, status="succeeded")
+        return rollout.rollout_id
+
+    rollout_id = locked.run(filled())
+    page = open_page(f"{locked.url}/settings", allow=(REFUSED,))
+    enter(page, mint_token(SECRET, "read", lifetime=600))
+    state(page, "live")
+    page.goto(f"{locked.url}/rollouts/{rollout_id}")
+    spans = page.get_by_role("table", name="Spans")
+    expect(spans).to_have_attribute("aria-rowcount", str(MAX_READ_ITEMS + 2))  # and the head
 
 
 def test_an_expired_token_is_said_and_a_new_one_goes_on(

@@ -54,6 +54,18 @@ export interface Page<T> {
   total: number;
 }
 
+const MOST = 10_000; // items of one reply to a token of scope `read`
+
+/** Read a whole list. */
+async function whole<T>(read: (range: { limit: number; offset: number }) => Promise<Page<T>>): Promise<T[]> {
+  const items: T[] = [];
+  for (;;) {
+    const page = await read({ limit: MOST, offset: items.length });
+    items.push(...page.items);
+    if (page.items.length === 0 || items.length >= page.total) return items;
+  }
+}
+
 function rolloutPage(filter: RolloutFilter, offset: number, limit = PAGE): Promise<Page<Rollout>> {
   return data(
     api.POST("/v1/agl/rollouts/search", {
@@ -166,9 +178,14 @@ export function useAttempts(id: string): UseQueryResult<Attempt[]> {
   });
 }
 
-function spanPage(id: string, attempt: string, limit: number): Promise<Page<Span>> {
-  const query = { rollout_id: id, limit, ...(attempt ? { attempt_id: attempt } : {}) };
+function spanPage(id: string, attempt: string, range: { limit: number; offset?: number }): Promise<Page<Span>> {
+  const query = { rollout_id: id, ...range, ...(attempt ? { attempt_id: attempt } : {}) };
   return data(api.GET("/v1/agl/spans", { params: { query } }));
+}
+
+/** Read all spans of an attempt, or of a rollout. */
+export function readSpans(id: string, attempt = ""): Promise<Span[]> {
+  return whole((range) => spanPage(id, attempt, range));
 }
 
 const GROWTH_MS = 500;
@@ -177,12 +194,12 @@ const GROWTH_MS = 500;
 export function useSpans(id: string, attempt: string, runs: boolean): UseQueryResult<Span[]> {
   const spans = useQuery({
     queryKey: ["rollout", id, "spans", attempt],
-    queryFn: async () => (await spanPage(id, attempt, -1)).items,
+    queryFn: () => readSpans(id, attempt),
     enabled: id !== "",
   });
   const total = useQuery({
     queryKey: ["span-count", id, attempt],
-    queryFn: async () => (await spanPage(id, attempt, 1)).total,
+    queryFn: async () => (await spanPage(id, attempt, { limit: 1 })).total,
     enabled: runs && id !== "",
     refetchInterval: GROWTH_MS,
   }).data;
@@ -215,14 +232,14 @@ export function useModelCalls(id: string, attempt: string, spans: number): UseQu
 export function useWorkers(): UseQueryResult<Worker[]> {
   return useQuery({
     queryKey: ["workers"],
-    queryFn: async () => (await data(api.GET("/v1/agl/workers", {}))).items,
+    queryFn: () => whole((query) => data(api.GET("/v1/agl/workers", { params: { query } }))),
   });
 }
 
 export function useSnapshots(): UseQueryResult<Snapshot[]> {
   return useQuery({
     queryKey: ["resources"],
-    queryFn: async () => (await data(api.GET("/v1/agl/resources", {}))).items,
+    queryFn: () => whole((query) => data(api.GET("/v1/agl/resources", { params: { query } }))),
   });
 }
 

@@ -1,6 +1,5 @@
 // Rollouts and their spans as a JSON Lines file.
-import { api, data } from "../api/client";
-import { readRollout } from "../api/queries";
+import { readRollout, readSpans } from "../api/queries";
 
 /** Save rollouts as they are now with their spans, one per line; return the number of spans. */
 export async function exportRollouts(ids: string[]): Promise<number> {
@@ -10,9 +9,9 @@ export async function exportRollouts(ids: string[]): Promise<number> {
     // Before its spans: those of a rollout that has ended are then whole.
     const rollout = await readRollout(id);
     if (rollout === null) throw new Error(`The store has no rollout ${id}`);
-    const page = await data(api.GET("/v1/agl/spans", { params: { query: { rollout_id: id } } }));
-    spans += page.items.length;
-    lines.push(JSON.stringify({ rollout, spans: page.items }));
+    const own = await readSpans(id);
+    spans += own.length;
+    lines.push(JSON.stringify({ rollout, spans: own }));
   }
   const url = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
   const link = document.createElement("a");

@@ -70,7 +70,7 @@ export default function TrainingPage() {
           </Progress.Root>
         )}
       </div>
-      <Problem error={training.error} />
+      <Problem error={training.error ?? snapshots.error} />
       {batches.length === 0 ? (
         <Empty>No rollouts yet. Each batch of a run becomes a point of the curve.</Empty>
       ) : (

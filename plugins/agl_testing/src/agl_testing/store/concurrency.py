@@ -6,12 +6,15 @@ import asyncio
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from agl_core.store import LightningStore
-from agl_testing.samples import span_of
+from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim, statuses
 from agl_testing.suite import requires
 
@@ -109,6 +112,49 @@ class ConcurrencyTests(StoreTests):
             assert await statuses(store, rollout_id) == ("succeeded", ["succeeded"])
 
     @requires("processes")
+    async def test_two_stores_draw_the_ids_of_one_counter(self, store: LightningStore):
+        claimed = await claim(store)
+        pair = (claimed.rollout_id, claimed.attempt.attempt_id)
+        async with _another(self.connection(store)) as other:
+            drawn: list[int] = []
+            for _ in range(3):
+                drawn += await store.get_many_span_sequence_ids([pair, pair])
+                drawn.append(await other.get_next_span_sequence_id(*pair))
+            drawn += await asyncio.gather(
+                *(each.get_next_span_sequence_id(*pair) for each in [store, other] * 5)
+            )
+        assert sorted(drawn) == list(range(1, 20))
+
+    @requires("processes")
+    async def test_resources_of_one_store_are_the_latest_of_another(self, store: LightningStore):
+        async with _another(self.connection(store)) as other:
+            for text in ("first", "second"):
+                # Each has read the latest snapshot, and may remember it.
+                await store.get_latest_resources()
+                await store.enqueue_rollout("x")
+                written = await other.update_resources(text, named_resources(text))
+                assert await store.get_latest_resources() == written
+                assert (await store.enqueue_rollout("x")).resources_id == text
+                assert (await store.start_rollout("x")).resources_id == text
+
+    @requires("processes")
+    async def test_of_swaps_in_two_stores_one_succeeds(self, store: LightningStore):
+        if not store.capabilities.get("compare_and_set"):
+            pytest.skip("the store does not compare and set")
+        async with _another(self.connection(store)) as other:
+            for version in range(4):
+                done = await asyncio.gather(
+                    *(
+                        each.swap_resources("live", named_resources(str(n)), version=version)
+                        for n, each in enumerate([store, other] * 4)
+                    )
+                )
+                (swapped,) = [update for update in done if update is not None]
+                assert swapped.version == version + 1
+                for each in (store, other):
+                    assert await each.get_resources_by_id("live") == swapped
+
+    @requires("processes")
     async def test_a_waiting_claim_wakes_for_work_from_another_process(self, store: LightningStore):
         connect = pickle.dumps(self.connection(store))
         loop = asyncio.get_running_loop()
@@ -118,6 +164,16 @@ class ConcurrencyTests(StoreTests):
             claimed = await asyncio.wait_for(waiting, 30)
         assert claimed is not None
         assert claimed.rollout_id == rollout_id
+
+
+@asynccontextmanager
+async def _another(connection: Callable[[], LightningStore]) -> AsyncIterator[LightningStore]:
+    """Open the same data once more, with connections of its own."""
+    store: LightningStore = pickle.loads(pickle.dumps(connection))()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def _with(connect: bytes, work: Callable[[LightningStore], Any]) -> Any:

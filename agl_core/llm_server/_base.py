@@ -99,6 +99,19 @@ class LLMServer(ABC):
             LLMServerError: The server will refuse the trained model.
         """
 
+    def expect_adapters(self, *, rank: int, count: int = 1) -> None:  # noqa: B027 - as check()
+        """Prepare for weights that are LoRA adapters of the model; called before :meth:`start`.
+
+        Does nothing by default. Options that the user has set are not changed.
+
+        Args:
+            rank: Highest rank of an adapter.
+            count: Number of adapters served at a time.
+
+        Raises:
+            LLMServerError: The server's options exclude such adapters, or it runs without them.
+        """
+
     async def load_adapter(self, name: str, path: str | Path) -> None:
         """Serve a LoRA adapter of the model beside it, under a name of its own.
 

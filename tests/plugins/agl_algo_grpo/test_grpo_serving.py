@@ -11,6 +11,7 @@ import pytest
 
 from agl_algo_grpo import GRPO, GRPOConfig
 from agl_algo_grpo.serving import Backend, Serving
+from agl_core.algorithm import RunContext
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
 from agl_proxy_direct import DirectProxy
@@ -101,6 +102,30 @@ async def test_a_check_refuses_a_model_that_the_server_will_not_take(tmp_path: P
         await GRPO(model=str(tmp_path), server=server).check()
     await GRPO(model="not/here/yet", server=server).check()
     assert (server.checked, server.starts) == (2, 0)
+
+
+class Adapting(Fragile):
+    """A server that is told of adapters before its start."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.expected: list[tuple[int, int]] = []
+
+    def expect_adapters(self, *, rank: int, count: int = 1) -> None:
+        assert not self.alive
+        self.expected.append((rank, count))
+
+
+async def test_a_server_is_prepared_for_the_adapters_of_its_policies():
+    lora: Any = {"r": 32}
+    own, shared, whole, trainers = (Adapting() for _ in range(4))
+    GRPO(model="x", lora=lora, server=own).backends({"main_llm": Path("x")})
+    both = {"a": {"model": "x", "lora": {"r": 8}}, "b": {"model": "x", "lora": lora}}
+    GRPO(model=both, server=shared).backends({"a": Path("x"), "b": Path("x")})
+    GRPO(model="x", server=whole).backends({"main_llm": Path("x")})
+    GRPO(model="x", lora=lora).set_context(RunContext(llm_server=trainers))
+    found = [server.expected for server in (own, shared, whole, trainers)]
+    assert found == [[(32, 1)], [(32, 2)], [], [(32, 1)]]
 
 
 async def test_no_call_flows_between_the_drain_and_the_new_weights(

@@ -22,7 +22,7 @@ from vllm_parts.models import write_adapter, write_model
 from agl_core.errors import ConfigError, LLMServerError, MissingDependencyError
 from agl_server_vllm import VLLMServer
 from agl_server_vllm.installation import Installation
-from agl_server_vllm.launch import serve_environment
+from agl_server_vllm.launch import serve_environment, serve_options
 from agl_server_vllm.options import words_of
 from agl_server_vllm.process import message_of
 from agl_server_vllm.progress import show_start
@@ -183,6 +183,16 @@ class TestOptions:
     def test_an_adapter_needs_lora(self, model: Path):
         with pytest.raises(ConfigError, match=r"^VLLMServer\.adapter: needs lora=True"):
             VLLMServer(model, adapter="x")
+
+    def test_expected_adapters_set_what_the_user_left_out(self, model: Path):
+        server = VLLMServer(model)
+        server.expect_adapters(rank=32, count=2)
+        words = serve_options(server._config, 0, "mark")
+        assert "--enable-lora --max-lora-rank 32 --max-loras 2" in " ".join(words)
+        with pytest.raises(LLMServerError, match=r"lora=True, max_lora_rank=32"):
+            VLLMServer(model, lora=False).expect_adapters(rank=32)
+        with pytest.raises(LLMServerError, match="max_lora_rank=32, it has 8"):
+            VLLMServer(model, lora=True, max_lora_rank=8).expect_adapters(rank=32)
 
     def test_the_default_name_is_the_last_part_of_the_path(self, model: Path):
         assert VLLMServer(model).model == "first"

@@ -15,7 +15,7 @@ The formulas are in :mod:`agl_algo_grpo.grpo`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics
 from agl_algo_grpo.serving import Backend, build_server
 from agl_algo_grpo.training import TrainingRun, steps_of
-from agl_core.algorithm import Algorithm, Run
+from agl_core.algorithm import Algorithm, Run, RunContext
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import configured_by
@@ -75,6 +75,11 @@ class GRPO(Algorithm):
 
     def has_more_to_do(self, run: Run) -> bool:
         return self.config.steps > steps_of(run.state)
+
+    def set_context(self, context: RunContext) -> None:
+        super().set_context(context)
+        if context.llm_server is not None:  # it starts before run()
+            _expect_adapters(context.llm_server, self.config.policies().values())
 
     async def check(self) -> None:
         policies = self._check_libraries()
@@ -162,10 +167,12 @@ class GRPO(Algorithm):
         return policies
 
     def _new_server(self, folder: Path, names: Sequence[str]) -> LLMServer:
-        spec = self.config.policies()[names[0]].server
+        policies = self.config.policies()
         # Servers of several policies need different model names.
         model = None if self.config.is_single or len(names) > 1 else names[0]
-        return build_server(spec, folder, model)
+        server = build_server(policies[names[0]].server, folder, model)
+        _expect_adapters(server, [policies[name] for name in names])
+        return server
 
     def proxy(self) -> LLMProxy:
         """Return the trainer's proxy, or a new one for this run."""
@@ -182,3 +189,14 @@ class GRPO(Algorithm):
         if not isinstance(proxy, LLMProxy):
             raise ConfigError(f"{type(proxy).__qualname__} is not an LLMProxy", path="proxy")
         return proxy
+
+
+def _expect_adapters(server: LLMServer, policies: Iterable[GRPOConfig]) -> None:
+    """Prepare a server for the LoRA adapters of the policies that have one.
+
+    Raises:
+        LLMServerError: The server's options exclude them.
+    """
+    ranks = [config.lora.r for config in policies if config.lora is not None]
+    if ranks:
+        server.expect_adapters(rank=max(ranks), count=len(ranks))

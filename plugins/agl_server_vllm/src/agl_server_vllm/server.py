@@ -181,6 +181,30 @@ class VLLMServer(LLMServer):
             folder = _absolute(path)
             refuse_tied(folder, tensor_shapes(folder))
 
+    def expect_adapters(self, *, rank: int, count: int = 1) -> None:
+        """See :meth:`LLMServer.expect_adapters`; it sets ``lora`` and what adapters need.
+
+        With fewer ``max_loras`` than adapters, calls of some wait for others.
+        """
+        config = self._config
+        given = config.model_fields_set
+        if not config.lora and ("lora" in given or self.is_running()):
+            raise LLMServerError(
+                "this server takes whole models, and the weights will be LoRA adapters: make it "
+                f"with lora=True, max_lora_rank={rank}"
+            )
+        if rank > config.max_lora_rank and ("max_lora_rank" in given or self.is_running()):
+            raise LLMServerError(
+                f"the weights will be adapters of rank {rank}: make this server with "
+                f"max_lora_rank={rank}, it has {config.max_lora_rank}"
+            )
+        if self.is_running():
+            return
+        needs: dict[str, Any] = {"lora": True, "max_lora_rank": max(rank, config.max_lora_rank)}
+        if "max_loras" not in given:
+            needs["max_loras"] = count
+        self._config = config.model_copy(update=needs)
+
     async def update_weights(self, path: str | Path, *, version: str) -> None:
         """Serve other weights from now on.
 

@@ -21,11 +21,14 @@ class LLMProxy(ABC):
 
     The span lasts as long as the call and continues the trace of a ``traceparent`` header. Spans of
     an attempt are numbered in the order in which its calls began. Their attributes are those of
-    OpenTelemetry (``gen_ai.*``, ``http.response.status_code``, ``error.type``).
+    OpenTelemetry (``gen_ai.*``, ``http.response.status_code``, ``error.type``), and the seconds to
+    the first token in ``gen_ai.server.time_to_first_token``. Events of a stream that the proxy does
+    not understand reach the agent unchanged; ``agl.proxy.not_understood`` names them.
 
     Backends are described in LiteLLM's form: ``model_name``, and ``litellm_params`` with ``model``,
     ``api_base``, ``api_key`` (``os.environ/NAME`` reads a variable), ``timeout``, ``extra_headers``
-    and defaults for requests. An error reaches the agent in its own protocol and in bounded time.
+    and defaults for requests. An entry that the proxy cannot use is a ConfigError that names it, at
+    the latest at the start. An error reaches the agent in its own protocol and in bounded time.
     A backend does not see the agent's credentials for the proxy, nor does the agent, or a span, see
     the backend's.
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from wrong.proxies import Base, replaced, turning, with_attributes, without
 
+from agl_core.errors import ConfigError
+
 
 class Proxy(Base):
     SUITE, FIXTURE = "ProxySuite", "make_proxy"
@@ -15,7 +17,34 @@ class Proxy(Base):
     CAUGHT_BY = ""
 
 
-GOOD = (Proxy,)
+class ChecksItsEntriesAtTheStart(Proxy):
+    """Refuses bad entries when it starts, which is right as well."""
+
+    def __init__(self, **options: Any) -> None:
+        self.refusal: ConfigError | None = None
+        try:
+            super().__init__(**options)
+        except ConfigError as error:
+            self.refusal = error
+            super().__init__(**{**options, "model_list": []})
+
+    async def start(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        await super().start()
+
+
+GOOD = (Proxy, ChecksItsEntriesAtTheStart)
+
+
+class StartsWithoutBadEntries(ChecksItsEntriesAtTheStart):
+    """A bad entry of the model list is left out without a word."""
+
+    CAUGHT_BY = "test_an_invalid_entry_is_refused"
+
+    async def start(self) -> None:
+        self.refusal = None
+        await super().start()
 
 
 def _cut(span: Any, longest: int) -> Any:

@@ -17,7 +17,6 @@ from agl_store_kit import late_seconds
 from agl_store_mongo import MongoLightningStore
 from agl_testing.database import DatabaseFaultSuite
 from agl_testing.samples import span_of
-from agl_testing.store.ended import check_spans_after_the_end
 
 
 class TestMongoFaults(DatabaseFaultSuite):
@@ -152,12 +151,6 @@ async def test_events_resume_at_their_position_after_a_restart(own_server):
     await events.aclose()
     await here.close()
     await there.close()
-
-
-async def test_an_agent_writes_nothing_after_the_end(mongo_uri, partition):
-    store = MongoLightningStore(mongo_uri, partition_id=partition)
-    await check_spans_after_the_end(store)
-    await store.close()
 
 
 async def test_an_attempt_that_ends_between_two_writes_keeps_its_reward(

@@ -22,7 +22,6 @@ from agl_store_postgres.session import Session
 from agl_testing import FaultyRelay
 from agl_testing.database import DatabaseFaultSuite, Writers
 from agl_testing.samples import span_of
-from agl_testing.store.ended import check_spans_after_the_end
 
 from .postgres_server import Server, folders, running_server
 
@@ -364,10 +363,4 @@ async def test_another_encoding_or_a_missing_database_is_an_error_with_the_comma
     with pytest.raises(StoreDataError, match="createdb"):
         await store.enqueue_rollout("x")
     assert time.monotonic() - start < 3  # it does not try again
-    await store.close()
-
-
-async def test_an_agent_writes_nothing_after_the_end(server, schema):
-    store = PostgresLightningStore(server.uri, schema_name=schema)
-    await check_spans_after_the_end(store)
     await store.close()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from agl_core.errors import AttemptEndedError
 from agl_core.plugins import notify
 from agl_core.store import UNSET, EncodedSpan, decode_spans, encode_span
 from agl_core.types import Span
-from agl_store_kit import lifecycle
+from agl_store_kit import late_seconds, lifecycle
 from agl_store_kit.watchdog import Watchdog
 from agl_store_memory import InMemoryLightningStore
 
@@ -126,6 +127,19 @@ class CountsFailuresOfTheInfrastructureAsAttempts(Base):
         if "infrastructure" in (attempt.metadata or {}) and rollout.status == "requeuing":
             await self.update_rollout(rollout_id, status="failed")
         return attempt
+
+
+class StoresARewardAfterTheEnd(Base):
+    CAUGHT_BY = "test_an_agent_writes_nothing_after_the_end"
+
+    async def add_encoded_spans(self, spans):
+        try:
+            return await super().add_encoded_spans(spans)
+        except AttemptEndedError:
+            reset = late_seconds.set(None)
+            await super().add_encoded_spans(spans)
+            late_seconds.reset(reset)
+            raise
 
 
 class TerminalIsNotFinal(Base):

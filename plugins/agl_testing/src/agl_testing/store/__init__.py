@@ -15,6 +15,7 @@
 
 from agl_testing.store.concurrency import ConcurrencyTests
 from agl_testing.store.durability import DurabilityTests
+from agl_testing.store.ended import EndedTests
 from agl_testing.store.ends import EndTests
 from agl_testing.store.fields import FieldTests
 from agl_testing.store.listing import BatchTests, SortingTests
@@ -37,6 +38,7 @@ class StoreSuite(
     WorkerTests,
     SpanTests,
     SpanArrivalTests,
+    EndedTests,
     QueryTests,
     ResourceTests,
     WaitTests,

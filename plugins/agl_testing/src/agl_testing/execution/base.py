@@ -35,7 +35,8 @@ class ExecutionTests(Suite):
     """Base of the execution suite's parts.
 
     The author supplies a fixture ``make_strategy``: a callable that takes ``n_runners`` and returns
-    a strategy whose grace periods are about a second.
+    a strategy whose grace periods are about a second. A strategy that hangs also hangs its test:
+    set a time limit per test (``timeout`` of pytest-timeout), as generated packages do.
     """
 
     suite_name = "execution"

@@ -98,7 +98,8 @@ class RunnerTests(Suite):
     """Base of the runner suite's parts.
 
     The author supplies a fixture ``runner``: a runner that is not initialised, runs one rollout at
-    a time, records with a tracer, and sends heartbeats several times a second.
+    a time, records with a tracer, and sends heartbeats several times a second. It must run agents
+    in this process: those of the suite hold locks, and note their calls in memory.
     """
 
     suite_name = "runner"

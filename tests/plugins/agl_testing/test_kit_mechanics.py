@@ -25,6 +25,11 @@ class DemoSuite(Suite):
 
     def test_failing(self):
         assert 1 == 2
+
+    @pytest.mark.parametrize("number", [1, 2])
+    @requires("durable")
+    def test_cases(self, number):
+        assert number == 1
 """
 
 
@@ -49,7 +54,7 @@ def run(pytester: pytest.Pytester, body: str, *options: str):
 
 def test_flags_are_all_that_skips(kit):
     result = run(kit, "class TestDemo(DemoSuite):\n    flags = frozenset({'fast'})\n")
-    result.assert_outcomes(passed=2, skipped=1, failed=1)
+    result.assert_outcomes(passed=2, skipped=3, failed=1)
     result.stdout.fnmatch_lines(["*not claimed in TestDemo.flags: *'durable'*"])
 
 
@@ -86,21 +91,34 @@ def test_a_test_deleted_from_the_suite_fails_the_run(kit):
 
 def test_a_subclass_may_add_tests(kit):
     result = run(kit, "class TestDemo(DemoSuite):\n    def test_mine(self):\n        pass\n")
-    result.assert_outcomes(passed=2, skipped=2, failed=1)
+    result.assert_outcomes(passed=2, skipped=4, failed=1)
 
 
 def test_an_expected_failure_is_run_and_has_a_reason(kit):
     body = "class TestDemo(DemoSuite):\n    expected_failures = {'test_failing': 'issue 7'}\n"
     result = run(kit, body, "-rx")
-    result.assert_outcomes(passed=1, skipped=2, xfailed=1)
+    result.assert_outcomes(passed=1, skipped=4, xfailed=1)
     result.stdout.fnmatch_lines(["XFAIL*test_failing*issue 7*"])
 
 
 def test_an_expected_failure_that_passes_fails_the_run(kit):
     body = "class TestDemo(DemoSuite):\n    expected_failures = {'test_plain': 'issue 7'}\n"
     result = run(kit, body)
-    result.assert_outcomes(skipped=2, failed=2)
+    result.assert_outcomes(skipped=4, failed=2)
     result.stdout.fnmatch_lines(["*XPASS(strict)* issue 7*"])
+
+
+def test_one_case_may_be_expected_to_fail(kit):
+    body = "class TestDemo(DemoSuite):\n    flags = frozenset({'durable'})\n"
+    body += "    expected_failures = {'test_cases[2]': 'issue 7', 'test_failing': 'issue 8'}\n"
+    run(kit, body).assert_outcomes(passed=2, skipped=2, xfailed=2)
+
+
+def test_an_expected_failure_of_no_test_is_an_error(kit):
+    body = "class TestDemo(DemoSuite):\n    expected_failures = {'test_gone': 'issue 7'}\n"
+    result = run(kit, body)
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*TestDemo.expected_failures names no test: *test_gone*"])
 
 
 class TestNewTests:

@@ -96,7 +96,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         cls = getattr(item, "cls", None)
         if not (isinstance(cls, type) and issubclass(cls, Suite)):
             continue
-        reason = cls.expected_failures.get(item.originalname)  # pyright: ignore[reportAttributeAccessIssue]
+        whole: str = item.originalname  # pyright: ignore[reportAttributeAccessIssue]
+        reason = cls.expected_failures.get(item.name) or cls.expected_failures.get(whole)
         if reason:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
         for marker in item.iter_markers("agl_requires"):

@@ -28,8 +28,8 @@ class Suite:
     Attributes:
         suite_name: The kind the suite is for, as reports name it; None for abstract bases.
         flags: Claims beyond the bare contract; see each suite's ``FLAGS``.
-        expected_failures: Suite tests that are known to fail, with the reason. They are run, and
-            a pass fails the run.
+        expected_failures: Suite tests that are known to fail, with the reason: all cases of a test
+            by its name, or one as ``name[case]``. They are run, and a pass fails the run.
         FLAGS: Every flag of the suite, with the meaning of its claim.
     """
 
@@ -51,6 +51,9 @@ class Suite:
                 f"{cls.__qualname__}.flags names {sorted(unknown)}, "
                 f"but this suite knows {sorted(cls.FLAGS)}"
             )
+        missing = [name for name in cls.expected_failures if not hasattr(cls, name.split("[")[0])]
+        if missing:
+            raise TypeError(f"{cls.__qualname__}.expected_failures names no test: {missing}")
 
 
 def requires(*flags: str) -> Callable[[F], F]:

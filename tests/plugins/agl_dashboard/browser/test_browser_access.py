@@ -228,8 +228,11 @@ def hostile() -> Iterator[Site]:
         labels = {"run": MARKUP, "batch": MARKUP}
         task = {MARKUP: HOSTILE, "broken": BROKEN}
         await store.enqueue_rollout(task, resources_id=snapshot.resources_id, metadata=labels)
-        claim = await store.dequeue_rollout(f"worker {MARKUP}")
+        worker = f"worker {MARKUP}"
+        claim = await store.dequeue_rollout(worker)
         assert claim is not None
+        load = {"gpus": [None, MARKUP, {"gpu": MARKUP, "util_pct": MARKUP}], "mem_pct": MARKUP}
+        await store.update_worker(worker, load)
         ids = claim.rollout_id, claim.attempt.attempt_id
         spans = list(trace(*ids, HOSTILE, 0.5, random.Random(1)))
         texts = {"role": "user", "parts": [{"type": "text", "content": HOSTILE}]}

@@ -103,7 +103,8 @@ function loadOf(stats: Record<string, unknown> | null | undefined): { cpu: strin
     const value = stats?.[key];
     return typeof value === "number" ? `${value.toFixed(0)} %` : NONE;
   };
-  const gpus = Array.isArray(stats?.["gpus"]) ? (stats["gpus"] as Record<string, unknown>[]) : [];
+  const told: unknown[] = Array.isArray(stats?.["gpus"]) ? stats["gpus"] : [];
+  const gpus = told.filter((gpu): gpu is Record<string, unknown> => typeof gpu === "object" && gpu !== null);
   return {
     cpu: percent("cpu_usage_pct"),
     memory: percent("mem_pct"),

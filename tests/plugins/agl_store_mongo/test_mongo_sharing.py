@@ -9,7 +9,6 @@ from agl_core.types import RolloutConfig
 from agl_store_kit import NoticeFeed, RolloutQuery, run_query
 from agl_store_mongo import MongoLightningStore, feed
 from agl_testing.database import SharedStoreSuite
-from agl_testing.database.clocks import check_clocks
 
 
 @pytest_asyncio.fixture
@@ -142,10 +141,3 @@ async def test_pages_equal_those_of_run_query(stores, sort_by, sort_order):
             page = await store.query_rollouts(**wanted)
             assert [r.input for r in page] == [r.input for r in expected], asked
             assert page.total == total
-
-
-async def test_the_databases_clock_decides(mongo_uri, partition):
-    def connect() -> MongoLightningStore:
-        return MongoLightningStore(mongo_uri, partition_id=partition, scan_debounce_seconds=0)
-
-    await check_clocks(connect)

@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from agl_store_postgres import PostgresLightningStore
 from agl_testing.database import SharedStoreSuite
-from agl_testing.database.clocks import check_clocks
 from agl_testing.samples import span_of
 
 from .postgres_server import running_pooler
@@ -179,10 +178,3 @@ async def test_four_store_processes_serve_one_database(server, schema):
     assert {(r.rollout_id, r.status) for r in page} == {(name, "succeeded") for name in ids}
     assert (await store.statistics()).get("total_attempts") == 200
     await store.close()
-
-
-async def test_the_databases_clock_decides(server, schema):
-    def connect() -> PostgresLightningStore:
-        return PostgresLightningStore(server.uri, schema_name=schema, scan_debounce_seconds=0)
-
-    await check_clocks(connect)

@@ -13,6 +13,7 @@ from agl_core.store import LightningStore, current_request_key
 from agl_core.types import EnqueueRolloutRequest, RolloutConfig
 from agl_store_kit import NoticeFeed
 from agl_testing.database.base import opened
+from agl_testing.database.clocks import check_clocks
 from agl_testing.samples import span_of
 from agl_testing.suite import Suite
 
@@ -141,6 +142,9 @@ class SharedStoreSuite(Suite):
         rollout = await stores[2].get_rollout_by_id(started.rollout_id)
         assert rollout is not None
         assert rollout.status == "preparing"
+
+    async def test_the_databases_clock_decides(self, connect: Callable[..., LightningStore]):
+        await check_clocks(lambda: connect(scan_debounce_seconds=0))
 
     async def test_data_elsewhere_are_not_shared(
         self, stores: Stores, connect: Callable[..., LightningStore]

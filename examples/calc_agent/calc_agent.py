@@ -49,7 +49,7 @@ def solve(question: str, llm: agl.LLM, calculator: Calculator) -> str:
 def ask(llm: agl.LLM, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
     """Call the model; return its completion."""
     base_url, model, api_key = endpoint_of(llm)
-    client = _client(base_url, api_key)
+    client = client_of(base_url, api_key)
 
     @agl.operation(name="chat")  # records arguments and result, so no client or key here
     def chat(model: str, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
@@ -61,10 +61,16 @@ def ask(llm: agl.LLM, messages: list[Any], tools: list[Any]) -> dict[str, Any]:
     return chat(model, messages, tools)
 
 
+def client_of(base_url: str | None, api_key: str | None) -> OpenAI:
+    """Return a client of an endpoint; all share connections, as each attempt has its own URL."""
+    shared = _client()
+    return shared.with_options(base_url=base_url or shared.base_url, api_key=api_key)
+
+
 @functools.cache
-def _client(base_url: str | None, api_key: str | None) -> OpenAI:
-    # One client per endpoint for all rollouts: it is thread-safe, and making one is slow.
-    return OpenAI(base_url=base_url, api_key=api_key)
+def _client() -> OpenAI:
+    # One client per process: it is thread-safe, and creating one loads the certificates.
+    return OpenAI(api_key="none")
 
 
 def use(calculator: Calculator, name: str, arguments: str) -> str:

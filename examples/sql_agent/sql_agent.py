@@ -26,6 +26,7 @@ from langchain_core.messages import (
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 
 import agl_core as agl
 from sql_databases import QueryError, run_query, schema_of
@@ -70,7 +71,16 @@ def answer_question(task: dict[str, Any], llm: agl.LLM) -> float:
 def make_graph(llm: agl.LLM) -> Any:
     """Return the compiled graph over a model."""
     base_url, model, api_key = endpoint_of(llm)
-    chat = _chat_model(base_url, model, api_key, tuple(sorted(llm.sampling_parameters.items())))
+    # In training each attempt has its own URL, so they share connections and not the model.
+    http_client, http_async_client = _http_clients()
+    chat = ChatOpenAI(
+        base_url=base_url,
+        model=model,
+        api_key=lambda: api_key,
+        http_client=http_client,
+        http_async_client=http_async_client,
+        **llm.sampling_parameters,
+    )
 
     def write(state: State) -> dict[str, Any]:
         messages = state["messages"]
@@ -106,12 +116,9 @@ def make_graph(llm: agl.LLM) -> Any:
 
 
 @cache
-def _chat_model(
-    base_url: str | None, model: str, api_key: str, sampling: tuple[tuple[str, Any], ...]
-) -> ChatOpenAI:
-    # One client per endpoint for all rollouts: clients are thread-safe and slow to create.
-    options: Any = dict(sampling)
-    return ChatOpenAI(base_url=base_url, model=model, api_key=lambda: api_key, **options)
+def _http_clients() -> tuple[DefaultHttpxClient, DefaultAsyncHttpxClient]:
+    # One pair per process: clients are thread-safe, and creating one loads the certificates.
+    return DefaultHttpxClient(), DefaultAsyncHttpxClient()
 
 
 def read_sql(text: str) -> str:

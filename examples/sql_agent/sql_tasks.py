@@ -103,13 +103,11 @@ def all_tasks() -> list[dict[str, Any]]:
         kinds = dict.fromkeys(re.findall(r"\{(\w+)\}", template.question))
         for chosen in product(*(words()[kind] for kind in kinds)):
             filled = dict(zip(kinds, chosen, strict=True))
-            tasks.append(
-                {
-                    "database": template.database,
-                    "question": template.question.format(**filled),
-                    "sql": template.sql.format(**filled),
-                }
-            )
+            sql = template.sql.format(**filled)
+            # A query that finds nothing would answer a question without an answer.
+            if run_query(template.database, sql) not in ([], [(None,)]):
+                question = template.question.format(**filled)
+                tasks.append({"database": template.database, "question": question, "sql": sql})
     Random(_SEED).shuffle(tasks)
     return tasks
 

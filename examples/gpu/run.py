@@ -305,17 +305,21 @@ def main() -> None:
         for server in options.servers:
             print(f"measuring {size} with {server} ...", file=sys.stderr, flush=True)
             chosen = ["--sizes", size, "--servers", server]
-            done = subprocess.run(
+            child = subprocess.Popen(
                 [sys.executable, __file__, *sys.argv[1:], *chosen],
                 env={**os.environ, ALONE: "1"},
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            if done.returncode:
+            try:
+                output, _ = child.communicate()
+            finally:
+                child.wait()  # after Ctrl+C it removes its model, which has up to 8 GB
+            if child.returncode:
                 print(f"{size} with {server} failed", file=sys.stderr)
                 failed = True
                 continue
-            results.append(json.loads(done.stdout.splitlines()[-1]))
+            results.append(json.loads(output.splitlines()[-1]))
             if options.json:
                 print(json.dumps(results[-1]), flush=True)
     if results and not options.json:

@@ -17,6 +17,11 @@ Rules that hold for every tracer:
   the trace context it was started in, which follows :mod:`contextvars`.
 * **No span is lost silently.** When a trace context has closed, every span of it is in the store,
   or leaving the context raised.
+* **Spans arrive while the agent works**, within a few seconds of their end: a proxy numbers the
+  calls of the same attempt, and people watch. A tracer that sends later than a span ends overrides
+  :meth:`Tracer.flush`.
+* **A store may fail for a moment.** A span that the store refused with ``StoreUnavailableError`` is
+  sent again; leaving the context raises once the tracer's own time limit has passed.
 * **No patch remains.** After the last ``teardown_worker`` no library is patched any more.
 * **Picklable before use**: until ``init_worker`` a tracer holds configuration only.
 """

@@ -55,7 +55,7 @@ class TracerTests(Suite):
     """Base of the tracer suite's parts.
 
     The author supplies a fixture ``tracer``: a tracer that is not initialised yet, and that waits
-    at most a second for a store that is down.
+    at most two seconds for a store that is down.
     """
 
     suite_name = "tracer"

@@ -172,7 +172,10 @@ class DeliveryTests(TracerTests):
         with tracer.lifespan(tracer_store):
             await tracer.flush()  # nothing to do outside of a trace context
             await self.traced(tracer, tracer_store, work)
-        assert seen == [["0"], ["0", "1"], ["0", "1", "2"]]
+        assert seen == [["0"], ["0", "1"], ["0", "1", "2"]], (
+            "flush returned before the spans were in the store; a tracer that sends later than a "
+            "span ends overrides it"
+        )
 
     async def test_spans_arrive_while_the_agent_works(
         self, tracer: Tracer, tracer_store: LightningStore
@@ -184,10 +187,14 @@ class DeliveryTests(TracerTests):
         async def work() -> None:
             for number in (1, 2, 3):
                 emit_message(str(number))
-                async with asyncio.timeout(self.arrival_seconds):
-                    # The memory store has an event for it, but other stores have none.
-                    while len(await arrived()) < number:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                deadline = time.monotonic() + self.arrival_seconds
+                # The memory store has an event for it, but other stores have none.
+                while len(await arrived()) < number:
+                    assert time.monotonic() < deadline, (
+                        f"a span is not in the store {self.arrival_seconds} s after its end; spans "
+                        "must arrive while the agent works, not when its context closes"
+                    )
+                    await asyncio.sleep(0.01)
 
         with tracer.lifespan(tracer_store):
             await self.traced(tracer, tracer_store, work)
@@ -195,7 +202,10 @@ class DeliveryTests(TracerTests):
     async def test_a_store_that_fails_once_gets_the_spans_later(self, tracer: Tracer):
         store = HesitantStore()
         with tracer.lifespan(store):
-            _, spans = await self.traced(tracer, store, lambda: emit_message("kept"))
+            try:
+                _, spans = await self.traced(tracer, store, lambda: emit_message("kept"))
+            except StoreUnavailableError as error:
+                pytest.fail(f"a store failed once, and its spans were not sent again: {error!r}")
         assert store.failures == 1
         assert bodies(spans) == ["kept"]
 
@@ -211,7 +221,11 @@ class DeliveryTests(TracerTests):
             with pytest.raises((ConnectionError, RuntimeError)):
                 await self.traced(tracer, store, work)
             assert get_active_tracer() is None
-        assert time.monotonic() - start < 10
+        seconds = time.monotonic() - start
+        assert seconds < 10, (
+            f"it waited {seconds:.0f} s for a store that never answers: give the suite a tracer "
+            "that waits at most two seconds"
+        )
         assert store.calls == store.cancelled, "calls of the store outlive the tracer"
 
     async def test_a_refused_span_is_reported(self, tracer: Tracer, tracer_store: LightningStore):

@@ -73,15 +73,17 @@ def worker_status(worker: Worker, *, now: float) -> WorkerStatus:
 def is_abandoned(worker: Worker, attempt: Attempt) -> bool:
     """Return whether a worker no longer runs an attempt that it claimed.
 
-    A worker's record names the attempt that it claimed last. The heartbeats of a runner with
-    several attempts list all of them. A claim may take a moment to reach the runner.
+    A worker's record names the attempt that it claimed last, in some stores a moment after the
+    claim. The heartbeats of a runner with several attempts list all of them. A claim may take a
+    moment to reach the runner.
     """
     if is_on(worker, attempt):
         return False
     listed: Any = (worker.heartbeat_stats or {}).get(RUNNING_ATTEMPTS)
-    if listed is None:
-        return True
     beat = worker.last_heartbeat_time
+    if listed is None:
+        noted = (beat, worker.last_dequeue_time, worker.last_busy_time, worker.last_idle_time)
+        return any(at is not None and at >= attempt.start_time for at in noted)
     late = beat is not None and beat > attempt.start_time + _CLAIM_SECONDS
     return late and attempt.attempt_id not in listed
 

@@ -225,6 +225,49 @@ async def test_an_attempt_of_a_living_worker_is_adopted(quick_look):
     assert len((await store.query_attempts(rollout.rollout_id)).items) == 1
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_worker_whose_record_follows_its_claim_is_not_gone(quick_look, monkeypatch, known):
+    """A store without transactions writes the worker's record after the claim."""
+    store = InMemoryLightningStore()
+    run = await StoredRun.open(store, "night")
+    (rollout,) = await run.enqueue(requests(1), batch="a")
+    if known:
+        await store.dequeue_rollout("Worker-0", wait=0)  # an earlier one, of another algorithm
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        (rollout,) = await run.enqueue(requests(1), batch="b")
+    before = await store.query_workers()
+    await store.dequeue_rollout("Worker-0")
+
+    async def query_workers(**_):
+        return before
+
+    monkeypatch.setattr(store, "query_workers", query_workers)
+    assert await run.wait_for_rollouts([rollout.rollout_id], timeout=0.5) == []
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "preparing"
+
+
+async def test_an_attempt_that_ends_after_it_was_given_up_counts(monkeypatch):
+    """Its runner was alive, and wrote its status between the end and the look at its attempt."""
+    store = InMemoryLightningStore()
+    run = await StoredRun.open(store, "night")
+    (rollout,) = await run.enqueue(requests(1), batch="a")
+    await store.dequeue_rollout("Worker-0")
+    gone = {"error": "its worker is gone"}
+    await store.update_attempt(rollout.rollout_id, "latest", status="failed", metadata=gone)
+    look = store.get_latest_attempt
+
+    async def get_latest_attempt(rollout_id):
+        monkeypatch.undo()
+        await store.update_attempt(rollout_id, "latest", status="succeeded")
+        return await look(rollout_id)
+
+    monkeypatch.setattr(store, "get_latest_attempt", get_latest_attempt)
+    (done,) = await run.wait_for_rollouts([rollout.rollout_id], timeout=20)
+    assert done.status == "succeeded"
+
+
 @pytest.mark.parametrize("ahead", [7200.0, -7200.0])
 async def test_the_clock_of_the_store_may_differ(quick_look, agl_clock, ahead):
     store = InMemoryLightningStore()

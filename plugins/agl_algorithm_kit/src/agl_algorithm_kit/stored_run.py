@@ -320,10 +320,14 @@ class StoredRun(Run):
                 return [settled[name] for name in dict.fromkeys(rollout_ids) if name in settled]
 
     async def _try_again(self, rollout: Rollout) -> bool:
-        """Requeue a rollout that failed because its attempt lost its runner."""
+        """Requeue a rollout that failed because its attempt lost its runner; wait for it again."""
         if rollout.status != "failed" or self._retries[rollout.rollout_id] >= _MOST_RETRIES:
             return False
         attempt = await self._store.get_latest_attempt(rollout.rollout_id)
+        if attempt is not None and attempt.status == "succeeded":
+            # Its runner ended it after all, since the rollout was read.
+            now = await self._store.get_rollout_by_id(rollout.rollout_id)
+            return now is not None and now.status != rollout.status
         if attempt is None or not _was_broken_off(rollout, attempt):
             return False
         self._retries[rollout.rollout_id] += 1
@@ -359,7 +363,7 @@ class StoredRun(Run):
                 )
 
     def _is_orphan(self, attempt: Attempt, worker: Worker | None) -> bool:
-        if attempt.worker_id is not None and (worker is None or is_abandoned(worker, attempt)):
+        if worker is not None and is_abandoned(worker, attempt):
             return True
         # Times are compared with each other only: the store's clock may differ from this one.
         signs = (attempt.attempt_id, attempt.last_heartbeat_time)

@@ -151,6 +151,8 @@ class TestAbandonedAttempts:
             ("at-1", None, None, False),  # assigned to it
             ("at-2", None, NOW, True),  # a runner of one attempt at a time has another
             (None, None, NOW, True),
+            (None, None, None, False),  # a new record, which may not name the claim yet
+            (None, None, NOW - 1, False),
             ("at-2", ["at-1", "at-2"], NOW, False),
             ("at-2", ["at-2"], NOW + 3, True),  # a later heartbeat does not list it
             ("at-2", ["at-2"], NOW + 1, False),  # the claim may not have reached the runner

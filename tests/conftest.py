@@ -51,6 +51,10 @@ LEFT_OUT = {package.tests for package in packages.all_plugins() if not package.t
 """The tests of packages that are not part of the default suite."""
 
 
+SLOW_SECONDS = 600
+"""Limit of a test marked ``slow`` without one of its own: four of them may share two slow cores."""
+
+
 def is_named(folder: Path, config: pytest.Config) -> bool:
     """Whether an argument of pytest is a folder or is in it."""
     named = (config.invocation_params.dir / str(arg).partition("::")[0] for arg in config.args)
@@ -71,6 +75,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     which = config.getoption("--timing")
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
     in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/jobs.py
 
     def is_chosen(item: pytest.Item) -> bool:

@@ -246,7 +246,10 @@ _FORM = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\ngpt\r\n--x-
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        (gzip.compress(json.dumps({"model": "gpt"}).encode()), {"content-encoding": "gzip"}),
+        (
+            gzip.compress(json.dumps({"model": "gpt"}).encode(), mtime=0),
+            {"content-encoding": "gzip"},
+        ),
         (_FORM, {"content-type": "multipart/form-data; boundary=x"}),
         (b'{"model": "gpt", "n": 01}', {}),
     ],

@@ -342,7 +342,7 @@ async def test_a_trial_goes_on_when_old_rollouts_are_dropped(tmp_path):
 
 
 async def test_traffic_that_passes_the_trial_by_is_named(store: LightningStore, caplog):
-    await begin(store, live_plan(max_episodes=1))
+    await begin(store, live_plan(max_episodes=1, deadline=2))
     bare = store.store  # pyright: ignore  # as a program that opens the database itself
     serving = asyncio.create_task(serve(store))
     await asyncio.sleep(5 * LOOK)

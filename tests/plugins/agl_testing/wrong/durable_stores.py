@@ -20,14 +20,14 @@ class Base(InMemoryLightningStore):
 
     def __init__(self) -> None:
         super().__init__(scan_debounce_seconds=0)
-        self._backend.requests = {}
+        self._requests = {}
 
     async def once(self, call):
         """Answer a repeated call as the first one; the store in memory ignores keys here."""
         key = current_request_key.get()
         if key is None:
             return await call
-        requests = self._backend.requests
+        requests = self._requests
         if key in requests:
             call.close()
         else:
@@ -47,6 +47,7 @@ class Base(InMemoryLightningStore):
     def reopened(self):
         again = type(self)()
         again._backend = self._backend
+        again._requests = self._requests
         again._watchdog = again._watchdog.__class__(self._backend, 0)
         self._backend.subscribe(again._waiters)
         self.forget(again._backend)

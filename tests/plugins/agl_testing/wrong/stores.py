@@ -124,6 +124,7 @@ class CountsFailuresOfTheInfrastructureAsAttempts(Base):
     async def update_attempt(self, rollout_id, attempt_id, **changes):
         attempt = await super().update_attempt(rollout_id, attempt_id, **changes)
         rollout = await self.get_rollout_by_id(rollout_id)
+        assert rollout is not None
         if "infrastructure" in (attempt.metadata or {}) and rollout.status == "requeuing":
             await self.update_rollout(rollout_id, status="failed")
         return attempt

@@ -79,8 +79,10 @@ class WritesWorkersAtTheClose(Base):
 class ClaimsMoreForARepeatedKey(Base):
     CAUGHT_BY = "test_a_call_repeated_after_a_restart_happens_once"
 
-    def forget(self, backend):
-        backend.requests = {}
+    def reopened(self):
+        again = super().reopened()
+        again._requests = {}
+        return again
 
 
 class ReopensTheQueueById(Base):

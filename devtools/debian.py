@@ -37,6 +37,6 @@ def install(*names: str) -> None:
         # The tests start their own servers; the package would start one, too.
         POSTGRES_CONFIG.write_text("create_main_cluster = false\n")
     keep = "--option=Dpkg::Options::=--force-confold"
-    install = ("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", keep)
-    if exit_code("apt-get", "update", "--quiet") or exit_code(*install, *wanted):
+    command = ("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", keep)
+    if exit_code("apt-get", "update", "--quiet") or exit_code(*command, *wanted):
         say(f"could not install {', '.join(wanted)}: the tests that need it skip")

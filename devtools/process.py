@@ -58,7 +58,8 @@ def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int
     Ctrl+C reaches the command, too: it is waited for, and killed after :data:`END_SECONDS` or at
     the second Ctrl+C.
     """
-    _check_interrupt()
+    if _interrupted.is_set():
+        sys.exit("interrupted")
     output = _output.get()
     with subprocess.Popen(
         [str(part) for part in command],
@@ -125,11 +126,6 @@ def ended_by(end: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _ends.discard(end)
-
-
-def _check_interrupt() -> None:
-    if _interrupted.is_set():
-        sys.exit("interrupted")
 
 
 def once(function: Callable[[], T]) -> Callable[[], T]:

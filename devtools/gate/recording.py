@@ -27,10 +27,10 @@ from devtools.process import ROOT, run, say
 FOLDER = ENVS / "recording"
 LIGHT = "light"
 SLOW = "slow"
-RECORDER = ("-p", "devtools.gate.recorder")
 TRACED = "ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning"
 """What to make of a thread that could not trace itself, since another one began to at that moment:
 CPython 3.11 raises for it, and pytest fails the test that ran (``threading._trace_hook``)."""
+RECORDER = ("-p", "devtools.gate.recorder", "-W", TRACED)
 COVERAGE = "coverage>=7.13"
 CONTEXT = "RECORDED_TEST"
 """Environment variable with the test file that runs, for the coverage of child processes.
@@ -104,7 +104,7 @@ def _light() -> Recorded:
     places += [p.tests for p in packages.light_plugins() if p.tests.exists()]
 
     def run_tests(marks: str, env: Mapping[str, str]) -> None:
-        suites.run_light(places, marks, *RECORDER, "-W", TRACED, env=env)
+        suites.run_light(places, marks, *RECORDER, env=env)
 
     return Recorded(distributions.light_together(), run_tests, has_slow=True)
 
@@ -115,7 +115,7 @@ def _heavy(package: Package) -> Recorded:
 
     def run_tests(marks: str, env: Mapping[str, str]) -> None:
         processes = ("-n", str(suites.WORKERS) if package.parallel else "0")
-        arguments = ("-m", marks, *RECORDER, "-W", TRACED, *processes, package.tests)
+        arguments = ("-m", marks, *RECORDER, *processes, package.tests)
         suites.pytest(suites.installed(python), *arguments, env=suites.tests_on_path() | {**env})
 
     return Recorded(python, run_tests, suites.mentioned_in_tests(package, "mark.slow"))
@@ -154,9 +154,9 @@ def _passes(tests: Recorded, marks: str, env: Mapping[str, str]) -> bool:
     return True
 
 
-def failed_tests(name: str = LIGHT) -> list[str]:
-    """Return the test files of the last recording of which a test or the import failed."""
-    folders = (unmarked_data(name), FOLDER / name / SLOW)
+def failed_tests() -> list[str]:
+    """Return the light test files of the last recording of which a test or the import failed."""
+    folders = (unmarked_data(LIGHT), FOLDER / LIGHT / SLOW)
     notes = (note for folder in folders if folder.exists() for note in _notes(folder))
     return sorted({test for note in notes for test in note["failed"]})
 

@@ -96,10 +96,11 @@ def test_jobs_within_a_job_side_by_side_print_with_it(capfd: pytest.CaptureFixtu
 
 
 ENDS_SLOWLY = """
-import signal, time
-print("started", flush=True)
+import time
 try:
-    signal.pause()
+    print("started", flush=True)
+    while True:
+        time.sleep(0.05)  # a signal just before signal.pause() would be waited for
 except KeyboardInterrupt:
     time.sleep(0.5)  # longer than Python waits for a child before it kills it
     print("tidied", flush=True)
@@ -113,13 +114,13 @@ except Interrupted as error:
     print("left", *error.failed)
 """
 SIDE_BY_SIDE = """
-import subprocess, sys
+import os, subprocess, sys
 from devtools.process import Interrupted, attempt, ended_by, run
 def job():
     with subprocess.Popen(
         [sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True
     ) as process, ended_by(process.kill):
-        print("started", flush=True)
+        os.write(1, b"started\\n")  # whole, beside the other job's
         process.wait()
     run(sys.executable, "-c", "print('after')")
 try:

@@ -79,6 +79,5 @@ def call_at(spans: list[Span]) -> int:
 def turns_of(make_trace: MakeTrace, turns: int) -> list[Span]:
     """Return a trace in the form of tracers: an agent, then a call and a reward for each turn."""
     spans = make_trace(turns)
-    calls = [place for place, span in enumerate(spans) if is_model_call(span.attributes)]
-    assert calls == [*range(1, 2 * turns, 2)] and len(spans) == 1 + 2 * turns, OF_TRACERS  # noqa: PT018
+    assert calls_at(spans) == [*range(1, 2 * turns, 2)] and len(spans) == 1 + 2 * turns, OF_TRACERS  # noqa: PT018
     return spans

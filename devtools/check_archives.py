@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from packaging.metadata import Metadata
 
 SDIST_FILES = {"PKG-INFO", "README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", ".gitignore"}
+NO_ARCHIVES = {".gitignore", "constraints.txt"}
+"""Files that a build leaves beside the archives."""
 LARGEST_WHEEL = 3_000_000
 """Bytes; the largest one is the dashboard's or the core's."""
 WHEEL_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
@@ -139,7 +141,7 @@ def main(dist: Path, root: Path, labels: Sequence[str] = ()) -> int:
         for archive, check in ((wheel, wheel_problems), (sdist, sdist_problems)):
             found = check(archive, source, project) if archive.exists() else ["was not built"]
             problems += [f"{archive.name}: {problem}" for problem in found]
-    others = {path.name for path in dist.iterdir()} - expected - {".gitignore"}
+    others = {path.name for path in dist.iterdir()} - expected - NO_ARCHIVES
     if not labels:
         problems += [f"{name}: belongs to no package" for name in sorted(others)]
     print("\n".join(problems) or f"checked {len(expected)} wheels and sdists")

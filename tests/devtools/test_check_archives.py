@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devtools.check_archives import sdist_problems, wheel_problems
+from devtools.check_archives import main, sdist_problems, wheel_problems
+from devtools.distributions import CONSTRAINTS
 
 PROJECT = {"name": "agl-thing", "version": "1.2.0"}
 INFO = "agl_thing-1.2.0.dist-info"
@@ -150,3 +151,14 @@ def test_a_file_that_an_sdist_lacks_is_named(source: Path, name: str):
 @pytest.mark.parametrize("name", ["compose.yaml", "tests/test_one.py", ".env"])
 def test_a_stray_file_in_an_sdist_is_named(source: Path, name: str):
     assert f"{name} does not belong into an sdist" in check_sdist({**SDIST, name: ""}, source)
+
+
+def test_only_a_file_that_no_build_leaves_is_named(tmp_path: Path, capsys):
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "agl-thing"\nversion = "1.2.0"\n')
+    for name in (CONSTRAINTS, ".gitignore", "other-1.0.0.tar.gz"):
+        (dist / name).touch()
+    assert main(dist, tmp_path) == 1
+    named = [line for line in capsys.readouterr().out.splitlines() if "no package" in line]
+    assert named == ["other-1.0.0.tar.gz: belongs to no package"]

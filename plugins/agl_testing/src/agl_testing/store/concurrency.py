@@ -152,7 +152,9 @@ class ConcurrencyTests(StoreTests):
                 (swapped,) = [update for update in done if update is not None]
                 assert swapped.version == version + 1
                 for each in (store, other):
-                    assert await each.get_resources_by_id("live") == swapped
+                    read = await each.get_resources_by_id("live")
+                    assert read is not None
+                    assert (read.version, read.resources) == (version + 1, swapped.resources)
 
     @requires("processes")
     async def test_a_waiting_claim_wakes_for_work_from_another_process(self, store: LightningStore):

@@ -20,7 +20,8 @@ from devtools.process import ROOT, Interrupted, say
 EPILOG = """\
 Without options, runs what the changes since the last gate can break, and deep suites while there
 is time. A gate that passes is written to .ci/full_run.toml; commit that file. A full run is written
-with what failed in it, or was left at Ctrl+C; the next gates require that, and --rest runs it.
+with what failed in it, or was left at Ctrl+C; the next gates require that, and --rest runs what
+they have not.
 
   python3 dev.py ci --plan           what would run, and why
   python3 dev.py ci --plan --tests   and each chosen test file with its reason
@@ -46,9 +47,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     found = changes.Changes("", ()) if everything else changes.since(base)
     context = Context(Tree(ROOT, changes.tracked()), test_map.read(), found)
     if everything:
-        groups, owed = (plan.everything(context, kept),), ()
-        if options.rest:
-            groups = (_rest(groups[0], kept.full),)
+        whole = _rest(context, kept) if options.rest else plan.everything(context, kept)
+        groups, owed = (whole,), ()
         lines = ["everything:", *plan.table_of(groups[0])]
     else:
         planned = plan.gate(context, kept, 60 * options.minutes)
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         covers = [job for job in bad if job.step == "cover" and job.name in durations]
         if covers:
             run = replace(run, tests=tuple(recording.failed_tests()))
+        elif kept.full and any(job.step == "wheels" for job in bad):
+            run = replace(run, tests=kept.full.tests)
         _write(kept.with_full_run(run, ran, plan.debts_of(bad), plan.debts_of(covers)))
     elif not failed:
         _write(kept.with_gate(run, ran, owed))
@@ -111,18 +113,18 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         sys.exit(f"{'interrupted: left' if interrupted else 'failed'}: {', '.join(failed)}")
 
 
-def _rest(everything: Sequence[plan.Job], full: runs.Run | None) -> tuple[plan.Job, ...]:
-    """Return the jobs that failed or were left in the last full run.
+def _rest(context: Context, kept: runs.Record) -> tuple[plan.Job, ...]:
+    """Return what ends the last full run, if gates have tested all that changed since.
 
     Raises:
-        SystemExit: There are none, or more has changed since that run than its record.
+        SystemExit: Nothing is left of it, or more than the record has changed since the last gate.
     """
-    if full is None or not full.failed:
+    if kept.gate is None or kept.full is None or not kept.full.failed:
         sys.exit("nothing is left of the last full run")
-    known = changes.is_known(full.commit)
-    if not known or set(changes.since(full.commit).files) - {runs.NAME}:
-        sys.exit(f"the tree differs from {full.commit}, of which a full run is left: use --all")
-    return tuple(job for job in everything if not set(plan.debts_of([job])).isdisjoint(full.failed))
+    gate = kept.gate.commit
+    if not changes.is_known(gate) or set(changes.since(gate).files) - {runs.NAME}:
+        sys.exit(f"the tree differs from {gate}, the last gate's: run a gate first, or use --all")
+    return plan.rest(context, kept)
 
 
 def _why_unrecorded(options: argparse.Namespace) -> str:
@@ -176,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rest",
         action="store_true",
-        help="end the last full run: run what failed in it or was left",
+        help="end the last full run: run what failed or was left, and no gate has run since",
     )
     parser.add_argument("--plan", action="store_true", help="print what would run, and end")
     parser.add_argument(

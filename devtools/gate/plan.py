@@ -146,6 +146,15 @@ def everything(context: Context, record: Record) -> tuple[Job, ...]:
     return tuple(replace(job, whole=True) for job in jobs)
 
 
+def rest(context: Context, record: Record) -> tuple[Job, ...]:
+    """Plan the end of a full run: what failed in it or was left, and no gate has run since."""
+    left = record.owed.intersection((*record.full.failed, WHEELS)) if record.full else frozenset()
+    jobs = [job for job in everything(context, record) if not left.isdisjoint(_owed_for(job))]
+    covered = {name for job in jobs for name in job.covers}
+    wheels = _Planner(context, record).wheels() if WHEELS in left - covered else ()
+    return (*jobs, *wheels)
+
+
 def duration(jobs: Iterable[Job]) -> float:
     """Return how long jobs take, in seconds; those that may run beside others share the cores."""
     seconds = {True: 0.0, False: 0.0}
@@ -158,6 +167,11 @@ def debts_of(jobs: Iterable[Job]) -> Iterable[str]:
     """Yield the names of the deep suites that are owed with jobs."""
     for job in jobs:
         yield from job.covers or (job.step,)
+
+
+def _owed_for(job: Job) -> Iterable[str]:
+    """Return the debts of which each makes a job due: those of the slow tests pay theirs."""
+    return ("cover",) if job.step == "cover" else debts_of([job])
 
 
 def _joined(slow: Sequence[Job]) -> Iterable[Job]:
@@ -235,10 +249,8 @@ class _Planner:
         """Return the jobs of what is owed and not required anyway."""
         present = {name for job in required for name in job.covers}
         debts: list[Job] = []
-        for job in (*self._wheels(), *self.deep()):
-            # The slow tests that it runs, too, are owed one by one.
-            owed = ("cover",) if job.step == "cover" else job.covers
-            if present.issuperset(job.covers) or self._record.owed.isdisjoint(owed):
+        for job in (*self.wheels(), *self.deep()):
+            if present.issuperset(job.covers) or self._record.owed.isdisjoint(_owed_for(job)):
                 continue
             debts.append(replace(job, why="owed by an earlier gate"))
             present.update(job.covers)
@@ -256,7 +268,7 @@ class _Planner:
             seconds = ENVIRONMENT_SECONDS + sum(used.seconds for used in known)
             yield replace(job, step="unmarked", seconds=seconds, covers=())
 
-    def _wheels(self) -> Iterable[Job]:
+    def wheels(self) -> Iterable[Job]:
         """The light test files that failed in the last full run, which alone runs all on wheels."""
         known = self._tree.test_files
         full = self._record.full

@@ -125,6 +125,7 @@ def test_of_what_failed_with_coverage_only_the_test_files_are_owed(
 
 def test_the_rest_of_a_full_run_ends_it(main: Main, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, (runs.NAME,)))
+    monkeypatch.setattr(plan, "rest", lambda *_: (REQUIRED[1], *ROTATION))
     after = main("--rest", before=LEFT)
     assert set(after.jobs) == {"lint", "alone of the change", "slow agl_x"}
     assert after.jobs["lint"] == LEFT.jobs["lint"], "it passed before"
@@ -138,13 +139,46 @@ def test_the_rest_of_a_full_run_ends_it(main: Main, monkeypatch: pytest.MonkeyPa
     assert full.failed == ("slow agl_x",)
 
 
-def test_only_what_is_left_of_the_same_tree_is_run(main: Main, monkeypatch: pytest.MonkeyPatch):
+def test_tests_that_fail_again_in_the_rest_stay_owed(main: Main, monkeypatch: pytest.MonkeyPatch):
+    run = Run("other", command.date(2026, 1, 1), 10.0, tests=("tests/a.py",))
+    before = BEFORE.with_full_run(run, {}, ["cover"], ["cover"])
+    monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, (runs.NAME,)))
+    monkeypatch.setattr(
+        plan, "rest", lambda *_: (Job("wheels", ("tests/a.py",), covers=("wheels",)),)
+    )
+    with pytest.raises(SystemExit, match=r"^failed: wheels$"):
+        main("--rest", before=before, failed=["wheels"])
+    after = runs.read()
+    assert after.full is not None
+    assert after.full.tests == ("tests/a.py",)
+    assert after.owed == {"wheels"}
+
+
+def test_the_rest_is_run_if_gates_have_tested_what_changed(
+    main: Main, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(plan, "rest", lambda *_: ROTATION)
+    since: list[str] = []
+
+    def changed(commit: str) -> Changes:
+        since.append(commit)
+        return Changes(commit, (runs.NAME,))
+
+    monkeypatch.setattr(changes, "since", changed)
+    gated = LEFT.with_gate(Run("base", command.date(2026, 1, 2), 10.0), {"alone": 1.0})
+    after = main("--rest", before=gated)
+    assert since == ["base"], "changes before the last gate were tested by it"
+    assert after.full is not None
+    assert after.full.failed == ()
+
+
+def test_changes_that_no_gate_has_tested_are_refused(main: Main, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit, match="nothing is left of the last full run"):
         main("--rest")
-    with pytest.raises(SystemExit, match="the tree differs from other, of which"):
+    with pytest.raises(SystemExit, match="the tree differs from other, the last gate's: run a"):
         main("--rest", before=LEFT)
     monkeypatch.setattr(changes, "is_known", lambda _: False)
-    with pytest.raises(SystemExit, match="the tree differs from other, of which"):
+    with pytest.raises(SystemExit, match="the tree differs from other, the last gate's: run a"):
         main("--rest", before=LEFT)
 
 

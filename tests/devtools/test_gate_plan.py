@@ -179,6 +179,26 @@ def test_everything_is_every_deep_suite_once(context: Callable[..., Context]):
     }
 
 
+def test_the_rest_of_a_full_run_is_what_no_gate_has_run_since(context: Callable[..., Context]):
+    left = ["cover", "docs", "lint", "slow agl_base", "test"]
+    interrupted = Record().with_full_run(Run("c", OLD, 9), {}, left)
+    assert names(plan.rest(context(), interrupted)) == ["lint", "cover", "docs"]
+    ran = dict.fromkeys(("lint", "docs", "slow agl_base"), 1.0)
+    gated = interrupted.with_gate(Run("d", NEW, 9), ran)
+    assert names(plan.rest(context(), gated)) == ["cover"]
+
+    tests = ("tests/core/test_ids.py",)
+    run = Run("c", OLD, 9, tests=tests)
+    failed = Record().with_full_run(run, {}, ["cover", "docs", "test"], ["cover", "test"])
+    last = plan.rest(context(), failed)
+    assert [(job.step, job.arguments, job.whole) for job in last] == [
+        ("docs", (), True),
+        ("wheels", tests, True),
+    ]
+    paid = failed.with_gate(Run("d", NEW, 9), {"wheels": 1.0})
+    assert names(plan.rest(context(), paid)) == ["docs"]
+
+
 def test_the_lines_name_each_job_with_its_reason(context: Callable[..., Context]):
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(), budget=0)
     text = "\n".join(plan.lines_of(made, "0123456789"))

@@ -183,7 +183,7 @@ def test_the_rest_of_a_full_run_is_what_no_gate_has_run_since(context: Callable[
     left = ["cover", "docs", "lint", "slow agl_base", "test"]
     interrupted = Record().with_full_run(Run("c", OLD, 9), {}, left)
     assert names(plan.rest(context(), interrupted)) == ["lint", "cover", "docs"]
-    ran = dict.fromkeys(("lint", "docs", "slow agl_base"), 1.0)
+    ran: dict[str, float] = dict.fromkeys(("lint", "docs", "slow agl_base"), 1.0)
     gated = interrupted.with_gate(Run("d", NEW, 9), ran)
     assert names(plan.rest(context(), gated)) == ["cover"]
 

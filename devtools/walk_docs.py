@@ -9,15 +9,19 @@ nothing is installed beyond what the pages install.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from devtools import environments
 from devtools.pages import Block, blocks_of
@@ -27,8 +31,9 @@ OTHER_STEPS = ("python3 dev.py test",)
 """Commands of the pages that are steps of CI of their own."""
 TIMEOUT = 300.0
 """Longest time of one command, in seconds."""
-SERVING = 4.0
-"""Time after which a server counts as running, in seconds."""
+START_SECONDS = 60.0
+"""Longest time until a server says where it serves."""
+ADDRESS = re.compile(r"https?://[\w.:]+(/\S*)?")
 GENERATED = ("store", "walked")
 """Kind and name of the plugin whose generated README is walked."""
 
@@ -179,21 +184,27 @@ class Walker:
         return output
 
     def _serve(self, command: str) -> None:
-        """Type a command that serves, and end it with Ctrl+C.
+        """Type a command that serves, open the page that it names, and end it with Ctrl+C.
 
         Raises:
-            SystemExit: It ended by itself, or not at Ctrl+C.
+            SystemExit: It named no page, the page did not answer, or Ctrl+C did not end it.
         """
-        with self._started(f"exec {command}") as process:
-            time.sleep(SERVING)  # nothing to wake for: it must still run after this time
-            ended = process.poll() is not None
-            process.send_signal(signal.SIGINT)
+        with self._started(f"exec {command}") as process, ThreadPoolExecutor(1) as reader:
+            assert process.stdout is not None
+            output: list[str] = []
+            address = reader.submit(_first_address, process.stdout, output)
             try:
-                output = process.communicate(timeout=30)[0]
+                if found := address.result(START_SECONDS):
+                    _open(found)
+                process.send_signal(signal.SIGINT)
+                output.append(process.communicate(timeout=30)[0])
+            except TimeoutError:
+                found = None
+                process.kill()
             except subprocess.TimeoutExpired:
                 sys.exit(f"$ {command}\ndid not end at Ctrl+C")
-        if ended or process.returncode not in (0, 130, -signal.SIGINT):
-            sys.exit(f"$ {command}\nexited with {process.returncode}:\n{output}")
+        if not found or process.returncode not in (0, 130, -signal.SIGINT):
+            sys.exit(f"$ {command}\nexited with {process.returncode}:\n{''.join(output)}")
 
     @contextmanager
     def _started(self, script: str) -> Iterator[subprocess.Popen[str]]:
@@ -217,6 +228,32 @@ class Walker:
                     yield process
                 finally:
                     kill()
+
+
+def _first_address(lines: Iterable[str], output: list[str]) -> str | None:
+    """Append lines to ``output`` until one holds an address, and return that; None at the end."""
+    for line in lines:
+        output.append(line)
+        if found := ADDRESS.search(line):
+            return found[0]
+    return None
+
+
+def _open(address: str) -> None:
+    """Open a page as a browser does.
+
+    Raises:
+        SystemExit: It did not answer, or a page of its own is not there.
+    """
+    try:
+        with urllib.request.urlopen(address, timeout=START_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        # An API has no page at its address alone.
+        if urlsplit(address).path:
+            sys.exit(f"{address} answered {error.code}")
+    except OSError as error:
+        sys.exit(f"{address} did not answer: {error}")
 
 
 def _pairs(variables: str) -> Iterator[tuple[str, str]]:

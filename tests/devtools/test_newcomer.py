@@ -42,11 +42,20 @@ def test_the_path_has_the_quick_start_first_and_every_tutorial():
     assert not set(newcomer.PATH) & set(walk_docs.pages())
 
 
-def test_a_quick_start_that_takes_too_long_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(newcomer, "QUICK_START_SECONDS", -1)
+@pytest.mark.parametrize("page", newcomer.PATH[:2])
+def test_a_page_that_takes_too_long_fails(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(newcomer, "blocks_of", lambda page: [])
+    newcomer._walk_page(page, tmp_path, WHEELS)
+    (tmp_path / page.stem).rmdir()
+    monkeypatch.setitem(newcomer.LONGEST, page.stem, -1)
     with pytest.raises(SystemExit, match="more than -1"):
-        newcomer._walk_page(newcomer.PATH[0], tmp_path, WHEELS)
+        newcomer._walk_page(page, tmp_path, WHEELS)
+
+
+def test_the_quick_start_ends_with_the_dashboard():
+    assert blocks_of(ROOT / newcomer.PATH[0])[-1].text == "agl dashboard runs.db\n"
 
 
 def test_heavy_blocks_are_left_to_the_heavy_tests(tmp_path: Path):

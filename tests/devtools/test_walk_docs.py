@@ -65,23 +65,49 @@ def test_a_page_is_one_session(walker: Walker, tmp_path: Path) -> None:
         ("```python\nimport warnings; warnings.warn('old')\n```\n", "UserWarning: old"),
         ("```console\n$ echo one\ntwo\n```\n", "wanted:\ntwo"),
         ("```sh serves\nfalse\n```\n", "exited with 1"),
+        ("```sh serves\necho Serving nowhere; sleep 60\n```\n", "Serving nowhere"),
+        ("```sh serves\necho at http://127.0.0.1:1/page; sleep 60\n```\n", "did not answer"),
     ],
 )
 def test_a_failure_names_the_command(
     walker: Walker, tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk_docs, "SERVING", 0.3)
+    monkeypatch.setattr(walk_docs, "START_SECONDS", 0.5)
     with pytest.raises(SystemExit, match=message):
         walk(walker, tmp_path, text)
 
 
-def test_a_server_is_ended_like_ctrl_c(
-    walker: Walker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SERVER = """\
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        open("seen", "a").write(self.path + " ")
+        self.send_response(200 if self.path == "/page" else 404)
+        self.end_headers()
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+print(f"Serving at http://127.0.0.1:{server.server_port}PATH (Ctrl+C stops)", flush=True)
+try:
+    server.serve_forever()
+except KeyboardInterrupt:
+    open("seen", "a").write("SIGINT")
+"""
+
+
+@pytest.mark.parametrize(("path", "seen"), [("/page", "/page SIGINT"), ("", "/ SIGINT")])
+def test_a_page_is_opened_and_its_server_ended_like_ctrl_c(
+    walker: Walker, tmp_path: Path, path: str, seen: str
 ) -> None:
-    monkeypatch.setattr(walk_docs, "SERVING", 1.0)  # enough for the trap to be set
-    server = "trap 'echo SIGINT > seen; exit 130' INT; while true; do sleep 0.05; done"
-    walk(walker, tmp_path, f'```sh serves\nbash -c "{server}"\n```\n')
-    assert (tmp_path / "seen").read_text() == "SIGINT\n"
+    (tmp_path / "server.py").write_text(SERVER.replace("PATH", path))
+    walk(walker, tmp_path, "```sh serves\npython server.py\n```\n")
+    assert (tmp_path / "seen").read_text() == seen
+
+
+def test_a_page_that_is_not_there_fails(walker: Walker, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER.replace("PATH", "/other"))
+    with pytest.raises(SystemExit, match=r"/other answered 404"):
+        walk(walker, tmp_path, "```sh serves\npython server.py\n```\n")
 
 
 def test_dots_in_an_expected_output_match_anything() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, LightningStoreStatistics
 from agl_core.types import AttemptedRollout, Checkpoint, NamedResources, PromptTemplate
 from agl_testing.samples import named_resources, span_of
 from agl_testing.store.base import StoreTests, claim
@@ -153,6 +153,7 @@ class QueryTests(StoreTests):
             "total_resources": 1,
             "total_workers": 1,
         }
+        assert statistics.keys() <= LightningStoreStatistics.__annotations__.keys()
         assert statistics.get("name")
         assert 0 <= statistics.get("uptime", -1) < 3600
 

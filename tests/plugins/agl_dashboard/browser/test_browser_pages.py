@@ -8,6 +8,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from agl_core import semconv
+from agl_core.types import Span
+
 from .conftest import DESKTOP, PHONE
 from .site import Site
 from .steps import Open, no_finding, settled
@@ -143,6 +146,18 @@ def test_arrow_keys_choose_the_status_and_the_view(site: Site, open_page: Open):
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"view=JSON$"))
     expect(page.get_by_role("tabpanel", name="JSON")).to_contain_text('"max_attempts": 2')
+
+
+def test_an_operation_has_the_name_that_its_program_gave_it(empty: Site, open_page: Open):
+    rollout = empty.run(empty.store.start_rollout("book"))
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    named = {semconv.OPERATION_NAME: "search_rooms"}
+    span = Span.from_attributes(attributes=named, name=semconv.SPAN_OPERATION, sequence_id=1, **ids)
+    empty.run(empty.store.add_span(span))
+    page = open_page(f"{empty.url}/rollouts/{rollout.rollout_id}")
+    spans = page.get_by_role("table", name="Spans")
+    expect(spans).to_contain_text("search_rooms")
+    expect(spans).not_to_contain_text(semconv.SPAN_OPERATION)
 
 
 def test_a_rollout_shows_its_trace_its_chat_and_its_tokens(site: Site, open_page: Open):

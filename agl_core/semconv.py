@@ -6,19 +6,11 @@ the spans of the other.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from pydantic import BaseModel
 
 __all__ = [
-    "AGL_ANNOTATION",
-    "AGL_EXCEPTION",
-    "AGL_MESSAGE",
-    "AGL_OBJECT",
-    "AGL_OPERATION",
-    "AGL_REWARD",
-    "AGL_VIRTUAL",
     "ATTEMPT_ID",
     "INFRASTRUCTURE_CODES",
     "INFRASTRUCTURE_HEADER",
@@ -50,11 +42,7 @@ __all__ = [
     "TAG",
     "TRACER_NAME",
     "WRITTEN_BY",
-    "LightningResourceAttributes",
-    "LightningSpanAttributes",
-    "LinkAttributes",
     "LinkPydanticModel",
-    "RewardAttributes",
     "RewardPydanticModel",
 ]
 
@@ -128,54 +116,6 @@ class LinkPydanticModel(BaseModel):
 
     key_match: str
     value_match: str
-
-
-# Names of version 0.3 for the constants above.
-AGL_ANNOTATION: Final = SPAN_ANNOTATION
-AGL_MESSAGE: Final = SPAN_MESSAGE
-AGL_OBJECT: Final = SPAN_OBJECT
-AGL_EXCEPTION: Final = SPAN_EXCEPTION
-AGL_OPERATION: Final = SPAN_OPERATION
-AGL_REWARD: Final = SPAN_REWARD
-AGL_VIRTUAL: Final = SPAN_VIRTUAL
-
-
-class LightningResourceAttributes(Enum):
-    """Version 0.3's names of the keys that assign a span to an attempt."""
-
-    ROLLOUT_ID = ROLLOUT_ID
-    ATTEMPT_ID = ATTEMPT_ID
-    SPAN_SEQUENCE_ID = SPAN_SEQUENCE_ID
-    TRACER_NAME = TRACER_NAME
-
-
-class LightningSpanAttributes(Enum):
-    """Version 0.3's names of the attribute keys."""
-
-    REWARD = REWARD
-    LINK = LINK
-    TAG = TAG
-    MESSAGE_BODY = MESSAGE_BODY
-    OBJECT_TYPE = OBJECT_TYPE
-    OBJECT_LITERAL = OBJECT_LITERAL
-    OBJECT_JSON = OBJECT_JSON
-    OPERATION_NAME = OPERATION_NAME
-    OPERATION_INPUT = OPERATION_INPUT
-    OPERATION_OUTPUT = OPERATION_OUTPUT
-
-
-class RewardAttributes(Enum):
-    """Fields below ``agentlightning.reward.<i>``."""
-
-    REWARD_NAME = "name"
-    REWARD_VALUE = "value"
-
-
-class LinkAttributes(Enum):
-    """Fields below ``agentlightning.link.<i>``."""
-
-    KEY_MATCH = "key_match"
-    VALUE_MATCH = "value_match"
 
 
 INFRASTRUCTURE_HEADER: Final = "x-agl-infrastructure"

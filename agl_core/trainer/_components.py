@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -18,8 +17,6 @@ from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
 from agl_core.store import Interceptor, InterceptorLike, as_interceptor
 from agl_core.types import NamedResources, Resource
-
-T = TypeVar("T")
 
 
 class DefaultStrategy(NamedTuple):
@@ -178,11 +175,3 @@ def _options_of(part: object) -> dict[str, Any]:
     # The user and the password in a URL; a password may contain "@".
     shown = without_secrets(from_json(re.sub(rb"//[^/\s\"]+@", b"//***@", text)))
     return {"config": shown} if shown else {}
-
-
-def deprecated(old: str, value: T | None, new: str, current: T | None) -> T | None:
-    """Return the value of an argument with an old and a new name; the new name wins."""
-    if value is None:
-        return current
-    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
-    return value if current is None else current

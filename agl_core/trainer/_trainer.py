@@ -47,7 +47,6 @@ from agl_core.trainer._components import (
     check_text,
     default_adapter,
     default_strategy,
-    deprecated,
     describe_parts,
     hooks_of,
     interceptors_of,
@@ -98,11 +97,6 @@ class Trainer:
         reward_range: Lowest and highest possible reward, such as ``(0, 10)``; by default what the
             agent declares. A failed rollout counts the lower end, and searches stop at the upper
             end. Without it both are learned (:class:`~agl_core.algorithm.RewardScale`).
-        dev: Deprecated and without effect; call :meth:`dev`.
-        n_workers: Deprecated name of ``n_runners``.
-        max_tasks: Deprecated name of ``max_rollouts``.
-        daemon: Deprecated and without effect.
-        triplet_exporter: Deprecated name of ``adapter``.
 
     Attributes:
         interrupted: Whether Ctrl+C ended the last run.
@@ -135,17 +129,7 @@ class Trainer:
         tracker: ComponentLike[Metrics] | Sequence[ComponentLike[Metrics]] = None,
         interceptors: InterceptorLike | Sequence[InterceptorLike] | None = None,
         reward_range: tuple[float, float] | None = None,
-        dev: bool | None = None,
-        n_workers: int | None = None,
-        max_tasks: int | None = None,
-        daemon: bool | None = None,
-        triplet_exporter: ComponentLike[Adapter[Any, Any]] = None,
     ) -> None:
-        deprecated("dev=True", dev or None, "Trainer.dev()", None)
-        deprecated("daemon", daemon, "the strategy's own options", None)
-        n_runners = deprecated("n_workers", n_workers, "n_runners", n_runners)
-        max_rollouts = deprecated("max_tasks", max_tasks, "max_rollouts", max_rollouts)
-        adapter = deprecated("triplet_exporter", triplet_exporter, "adapter", adapter)
         check_integer("n_runners", n_runners, least=1)
         check_integer("max_rollouts", max_rollouts, least=0)
         check_integer("concurrency", concurrency, least=1)

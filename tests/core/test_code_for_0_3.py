@@ -112,7 +112,7 @@ def test_what_agents_emit_reaches_a_tracer_of_0_3() -> None:
     tracer = OwnSpans()
     _, rollouts = dev(chatty, tracer=tracer)
     assert [rollout.status for rollout in rollouts] == ["succeeded"] * 2
-    assert [span.name for span in tracer.spans] == [semconv.AGL_MESSAGE]
+    assert [span.name for span in tracer.spans] == [semconv.SPAN_MESSAGE]
 
 
 def test_a_tracer_that_records_nothing_emitted_says_so() -> None:
@@ -262,21 +262,12 @@ def test_spans_of_an_attempt_carry_its_ids_in_their_resource() -> None:
     assert span.resource.attributes[semconv.ATTEMPT_ID] == ids["attempt_id"]
 
 
-def test_constants_have_their_names_of_0_3() -> None:
-    assert semconv.AGL_ANNOTATION == "agentlightning.annotation"
-    assert semconv.AGL_VIRTUAL == "agentlightning.virtual"
-    assert semconv.LightningResourceAttributes.ROLLOUT_ID.value == "agentlightning.rollout_id"
-    assert semconv.LightningSpanAttributes.REWARD.value == "agentlightning.reward"
-    assert semconv.RewardAttributes.REWARD_VALUE.value == "value"
-    assert semconv.LinkAttributes.KEY_MATCH.value == "key_match"
-
-
 # -- emitters --------------------------------------------------------------------------------------
 
 
 def test_emit_object_returns_what_it_wrote() -> None:
     written = agl.emit_object({"answer": 42}, propagate=False)
-    assert written.name == semconv.AGL_OBJECT
+    assert written.name == semconv.SPAN_OBJECT
     assert written.attributes[semconv.OBJECT_JSON] == '{"answer": 42}'
 
 

@@ -627,27 +627,11 @@ def test_bad_input_to_fit(agent: Any, datasets: Any, error: type[Exception], mes
         trainer(algorithm=Scores()).fit(agent, *datasets)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "read"),
-    [
-        ({"n_workers": 3}, {"n_runners": 2}, lambda t: t.n_runners),
-        ({"max_tasks": 3}, {"max_rollouts": 2}, lambda t: t.max_rollouts),
-    ],
-)
-def test_old_names_warn_and_new_names_win(old: Any, new: Any, read: Any) -> None:
-    with pytest.warns(DeprecationWarning, match=next(iter(new))):
-        assert read(trainer(**old)) == 3
-    with pytest.warns(DeprecationWarning, match=next(iter(new))):
-        assert read(trainer(**old, **new)) == 2
-
-
-def test_other_old_names_warn() -> None:
-    for old in ({"dev": True}, {"daemon": False}):
-        with pytest.warns(DeprecationWarning, match=f"{next(iter(old))}"):
-            trainer(**old)
-    with pytest.warns(DeprecationWarning, match="triplet_exporter is deprecated; use adapter"):
-        run = trainer(triplet_exporter=TracerTraceToTriplet())
-    assert isinstance(run.adapter, TracerTraceToTriplet)
+@pytest.mark.parametrize("old", ["n_workers", "max_tasks", "daemon", "triplet_exporter", "dev"])
+def test_an_argument_has_one_name(old: str) -> None:
+    """The old names are those of `agl_legacy.Trainer`."""
+    with pytest.raises(TypeError, match=old):
+        trainer(**{old: 1})
 
 
 def test_custom_components_are_used_unchanged() -> None:

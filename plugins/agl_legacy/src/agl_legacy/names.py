@@ -56,10 +56,9 @@ _TYPES_TRACER = (
 _TYPES = f"{_TYPES_CORE} {_TYPES_RESOURCES} {_TYPES_TRACER}"
 _TASKS = "GenericResponse RolloutLegacy RolloutRawResultLegacy Task TaskIfAny"
 _SPAN_ENUMS = "SpanAttributeNames SpanNames"
-_SEMCONV = (
+_SECOND_NAMES = (
     "AGL_ANNOTATION AGL_EXCEPTION AGL_MESSAGE AGL_OBJECT AGL_OPERATION AGL_REWARD AGL_VIRTUAL"
-    " LightningResourceAttributes LightningSpanAttributes LinkAttributes LinkPydanticModel"
-    " RewardAttributes RewardPydanticModel"
+    " LightningResourceAttributes LightningSpanAttributes LinkAttributes RewardAttributes"
 )
 _OTEL = (
     "check_attributes_sanity extract_links_from_attributes extract_tags_from_attributes"
@@ -133,7 +132,10 @@ _HERE: Final[dict[str, dict[str, str]]] = {
     "agentlightning.runner.agent": {_AGL: "LitAgentRunner"},
     "agentlightning.runner.base": {_AGL: "Runner"},
     "agentlightning.runner.legacy": {"agl_legacy": "LegacyAgentRunner"},
-    "agentlightning.semconv": {"agl_core.semconv": _SEMCONV},
+    "agentlightning.semconv": {
+        "agl_core.semconv": "LinkPydanticModel RewardPydanticModel",
+        "agl_legacy.semconv": _SECOND_NAMES,
+    },
     "agentlightning.server": {"agl_legacy": "AgentLightningServer"},
     "agentlightning.store": {_AGL: _STORES},
     "agentlightning.store.base": {_AGL: _STORE, "agl_core.store": "UNSET Unset"},

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 import agl_core as agl
+from agl_core.adapter import Adapter
 from agl_core.errors import ConfigError, RunFailedError
+from agl_core.plugins import ComponentLike
 from agl_legacy.runner import LegacyAgentRunner
 from agl_legacy.task_client import AgentLightningClient, DevTaskLoader
 
@@ -33,15 +36,41 @@ _GRACE: Final = 3.0
 
 
 class Trainer(agl.Trainer):
-    """:class:`agl_core.Trainer`, which also runs agents on a task server of 0.1.
+    """:class:`agl_core.Trainer`, which takes 0.3's deprecated arguments and 0.1's task servers.
 
     Args:
         dev: In 0.1: run on ``dev_data`` in this process instead of on the server.
-        options: Arguments of :class:`agl_core.Trainer`.
+        n_workers: Old name of ``n_runners``.
+        max_tasks: Old name of ``max_rollouts``.
+        daemon: Without effect.
+        triplet_exporter: Old name of ``adapter``.
+        options: Arguments of :class:`agl_core.Trainer`; one that is given wins over its old name.
     """
 
-    def __init__(self, *, dev: bool | None = None, **options: Any) -> None:
-        super().__init__(dev=dev, **options)
+    def __init__(
+        self,
+        *,
+        dev: bool | None = None,
+        n_workers: int | None = None,
+        max_tasks: int | None = None,
+        daemon: bool | None = None,
+        triplet_exporter: ComponentLike[Adapter[Any, Any]] = None,
+        **options: Any,
+    ) -> None:
+        if dev:
+            _warn("dev=True", "Trainer.dev()")
+        if daemon is not None:
+            _warn("daemon", "the strategy's own options")
+        for old, value, new in (
+            ("n_workers", n_workers, "n_runners"),
+            ("max_tasks", max_tasks, "max_rollouts"),
+            ("triplet_exporter", triplet_exporter, "adapter"),
+        ):
+            if value is not None:
+                _warn(old, new)
+                if options.get(new) is None:
+                    options[new] = value
+        super().__init__(**options)
         self._runs_dev_data = bool(dev)
 
     def fit(
@@ -126,8 +155,22 @@ class Trainer(agl.Trainer):
             raise RunFailedError(f"processes failed: {codes}; the log has their errors")
 
 
-# lightning_cli makes its options from the constructor's parameters.
-functools.update_wrapper(Trainer.__init__, agl.Trainer.__init__)
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
+
+
+def _merge_parameters(mine: Callable[..., None], theirs: Callable[..., None]) -> None:
+    """Give a constructor its own parameters and those that it passes on, for lightning_cli."""
+    signature, own = inspect.signature(theirs), inspect.signature(mine).parameters
+    more = [p for p in own.values() if p.kind is p.KEYWORD_ONLY]
+    hints = {parameter.name: parameter.annotation for parameter in more}
+    functools.update_wrapper(mine, theirs)
+    mine.__annotations__ = {**theirs.__annotations__, **hints}
+    parameters = [*signature.parameters.values(), *more]
+    cast("Any", mine).__signature__ = signature.replace(parameters=parameters)
+
+
+_merge_parameters(Trainer.__init__, agl.Trainer.__init__)
 
 
 class _Worker:

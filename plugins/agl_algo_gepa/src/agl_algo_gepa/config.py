@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, SkipValidation, model_validator
+from pydantic import Field
 
-from agl_core.plugins import ComponentConfig
-from agl_prompt_search import Budget, ChatClient, Price
+from agl_prompt_search import SearchConfig
 
 __all__ = ["GEPAConfig"]
 
 
-class GEPAConfig(ComponentConfig):
+class GEPAConfig(SearchConfig):
     """Options of :class:`~agl_algo_gepa.GEPA`."""
 
-    async_openai_client: SkipValidation[ChatClient | None] = Field(
-        default=None, exclude=True, kw_only=False
-    )
-    """Any OpenAI-compatible async client; None makes an ``openai.AsyncOpenAI`` from the environment
-    when the run starts."""
     reflection_model: str = Field(default="gpt-5-mini", min_length=1)
     """Model that reflects on runs and writes new prompts."""
     temperature: float = Field(default=1.0, ge=0)
@@ -54,49 +47,6 @@ class GEPAConfig(ComponentConfig):
     """Whether prompts of two good candidates are merged, too."""
     max_merge_invocations: int = Field(default=5, ge=1)
     """Limit of merges that are kept."""
-    rollout_batch_timeout: float = Field(default=3600.0, gt=0)
-    """Seconds for one batch of rollouts; unfinished rollouts are cancelled and count as failures.
-    Concurrent batches get a multiple of it."""
-    seed: int | None = None
-    """Makes a run repeatable, as far as agent and model are. Requests then carry a seed, too."""
-    what_if: int = Field(default=0, ge=0)
-    """Number of changes of the prompt that the reflection model may try before each answer, on runs
-    that it sees and from a turn on; needs agl-replay."""
-    what_if_samples: int = Field(default=2, ge=1)
-    """Number of continuations of a run with the changed prompt, and as many with its own."""
-    prompts_dir: str | Path | None = None
-    """Folder with prompt files, ``reflect*.jinja``, that replace the packaged one."""
-    max_rollouts: int | None = Field(default=None, ge=1)
-    """Limit of rollouts; an iteration that may exceed it is not started."""
-    max_calls: int | None = Field(default=None, ge=0)
-    """Limit of calls of the model."""
-    max_tokens: int | None = Field(default=None, ge=0)
-    """Input and output tokens of the model after which the search stops."""
-    max_cost: float | None = Field(default=None, ge=0)
-    """Cost of the model after which the search stops; needs ``prices``."""
-    prices: Mapping[str, Price] | None = None
-    """Price of the model, by name."""
-    call_timeout: float = Field(default=300.0, gt=0)
-    """Seconds for one call of the model."""
-    output_dir: str | Path | None = None
-    """Folder for ``history.csv``, ``curve.csv`` and ``curve.png``; None writes no files."""
 
-    def budget(self) -> Budget:
-        """Return the limits.
-
-        Raises:
-            ConfigError: The cost is limited, but the model's price is missing.
-        """
-        return Budget.of(
-            self.reflection_model,
-            rollouts=self.max_rollouts,
-            calls=self.max_calls,
-            tokens=self.max_tokens,
-            cost=self.max_cost,
-            prices=self.prices,
-        )
-
-    @model_validator(mode="after")
-    def _check_prices(self) -> GEPAConfig:
-        self.budget()
-        return self
+    def models(self) -> Sequence[str]:
+        return (self.reflection_model,)

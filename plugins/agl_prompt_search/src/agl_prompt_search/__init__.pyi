@@ -8,6 +8,7 @@ from .chat import (
     ChatReply as ChatReply,
     ask_model as ask_model,
 )
+from .config import SearchConfig as SearchConfig
 from .experiments import (
     ConversationCheck as ConversationCheck,
     Experiment as Experiment,

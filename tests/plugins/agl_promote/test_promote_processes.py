@@ -231,6 +231,7 @@ async def send_traffic(store: LightningStore, process: subprocess.Popen[bytes]) 
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.timeout(400)  # three processes that promote, beside others on two cores
 @pytest.mark.usefixtures("folder")
 def test_serve_is_killed_and_promotes_on_the_traffic_of_another_process(capsys):
     plan(*LIVE)

@@ -26,6 +26,8 @@ Invariants:
 * A failure never brings a finished rollout back into the queue: its result was collected.
 * Only the latest attempt moves its rollout.
 * An attempt moves a worker only while the worker is on that attempt, or is free and is named.
+* No worker is put on an attempt while its rollout is in the queue: whoever claims the rollout
+  begins another attempt.
 """
 
 from __future__ import annotations
@@ -216,7 +218,7 @@ def span_arrived(
         attempt: The attempt that the span belongs to.
         is_latest: Whether the attempt is the rollout's latest.
         worker: Record of the attempt's worker, if any. A revived attempt is assigned to it again,
-            unless the worker has another attempt.
+            unless the worker has another attempt, or the rollout stays in the queue.
         now: The time, in epoch seconds.
     """
     # The fast path: most spans change only the heartbeat.
@@ -229,14 +231,15 @@ def span_arrived(
     else:
         attempt = evolve(attempt, {"last_heartbeat_time": now})
 
-    regained = None
-    if revived and worker is not None and worker.status == "unknown" and _is_free(worker):
-        regained = _put_on(worker, attempt, now)
+    changed, queue = None, None
     follows = rollout.status == "preparing" or (rollout.status == "requeuing" and revived)
     if is_latest and follows and attempt.status == "running":
         changed, queue = _with_status(rollout, "running", now)
-        return Change(changed, attempt, regained, queue)
-    return Change(attempt=attempt, worker=regained)
+    regained = None
+    can_regain = revived and not _is_queued(changed or rollout)
+    if can_regain and worker is not None and worker.status == "unknown" and _is_free(worker):
+        regained = _put_on(worker, attempt, now)
+    return Change(changed, attempt, regained, queue)
 
 
 def update_attempt(
@@ -278,9 +281,9 @@ def update_attempt(
     moved = None
     if attempt.worker_id and (status is not None or "worker_id" in changes):
         named = "worker_id" in changes and (worker is None or _is_free(worker))
-        if (worker is not None and is_on(worker, attempt)) or (
-            named and rollout.status != "cancelled"
-        ):
+        ended = attempt.status in ENDED_STATUSES
+        takes = rollout.status != "cancelled" and (ended or not _is_queued(changed or rollout))
+        if (worker is not None and is_on(worker, attempt)) or (named and takes):
             moved = _follow(worker or Worker(worker_id=attempt.worker_id), attempt, status, now)
     return Change(changed, attempt, moved, queue)
 
@@ -433,12 +436,16 @@ def verdict(
 def _with_status(
     rollout: Rollout, status: RolloutStatus, now: float
 ) -> tuple[Rollout, QueueAction | None]:
-    was_queued = rollout.status in QUEUING_STATUSES
+    was_queued = _is_queued(rollout)
     end_time = now if status in FINISHED_STATUSES else None
     queue: QueueAction | None = None
     if was_queued != (status in QUEUING_STATUSES):
         queue = "remove" if was_queued else "append"
     return evolve(rollout, {"status": status, "end_time": end_time}), queue
+
+
+def _is_queued(rollout: Rollout) -> bool:
+    return rollout.status in QUEUING_STATUSES
 
 
 def _is_free(worker: Worker) -> bool:

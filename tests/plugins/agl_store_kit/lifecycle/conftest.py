@@ -95,14 +95,16 @@ class NaiveLifecycle:
             attempt["end"] = None
         if attempt["status"] != "running":
             return
-        who = self.workers.get(attempt["worker"] or "")
-        if was == "unresponsive" and who and who["status"] == "unknown" and who["job"] is None:
-            self.hire(attempt["worker"], rollout_id, attempt_id)
         rollout = self.rollouts[rollout_id]
         if rollout["attempts"][-1] == attempt_id:
             pulled = {"preparing"} | ({"requeuing"} if was == "unresponsive" else set())
             if rollout["status"] in pulled:
                 self.move(rollout_id, "running")
+        if rollout["status"] in QUEUED:
+            return
+        who = self.workers.get(attempt["worker"] or "")
+        if was == "unresponsive" and who and who["status"] == "unknown" and who["job"] is None:
+            self.hire(attempt["worker"], rollout_id, attempt_id)
 
     def write_attempt(self, rollout_id: str, attempt_id: str, changes: dict[str, Any]) -> None:
         attempt = self.attempts[rollout_id, attempt_id]
@@ -136,9 +138,11 @@ class NaiveLifecycle:
         job = self.workers[who]["job"] if who in self.workers else None
         mine = job == (rollout_id, attempt_id)
         taken = "worker_id" in changes and job is None and not cancelled
+        then = WORKER_AFTER[attempt["status"]]
+        if rollout["status"] in QUEUED and then == "busy":
+            taken = False
         if not (mine or taken) or not (status or "worker_id" in changes):
             return
-        then = WORKER_AFTER[attempt["status"]]
         if then == "busy":
             self.hire(who, rollout_id, attempt_id)
         elif status:

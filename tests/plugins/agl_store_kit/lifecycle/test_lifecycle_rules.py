@@ -236,6 +236,14 @@ class TestSpans:
         change = self.arrive(rollout("requeuing"), attempt("unresponsive", worker_id="w"), lost)
         assert change.worker == worker("busy", "at-1", last_busy_time=NOW)
 
+    @pytest.mark.parametrize(("status", "latest"), [("queuing", True), ("requeuing", False)])
+    def test_a_worker_is_not_called_back_to_a_rollout_that_stays_in_the_queue(
+        self, status: str, latest: bool
+    ):
+        revived, lost = attempt("unresponsive", worker_id="w"), worker("unknown", None)
+        change = self.arrive(rollout(status), revived, lost, latest=latest)
+        assert (change.rollout, change.worker) == (None, None)
+
     @pytest.mark.parametrize("who", [worker("busy", "at-7"), worker("idle", None), None])
     def test_a_worker_that_went_on_is_not_called_back(self, who: Worker | None):
         change = self.arrive(rollout("requeuing"), attempt("unresponsive", worker_id="w"), who)
@@ -351,6 +359,15 @@ class TestWorkersOfAttempts:
         free = worker("unknown", None)
         change = write(attempt(), rollout("cancelled"), free, worker_id="w", status="running")
         assert change.worker is None
+
+    @pytest.mark.parametrize("status", ["queuing", "requeuing"])
+    def test_naming_gives_nobody_an_attempt_whose_rollout_waits(self, status: str):
+        """Whoever claims the rollout begins another attempt, and nobody would free the worker."""
+        free = worker("idle", None)
+        assert write(attempt(), rollout(status), free, worker_id="w").worker is None
+        running = write(attempt(), rollout(status), free, worker_id="w", status="running")
+        assert running.queue == "remove"
+        assert running.worker == worker("busy", "at-1", last_busy_time=NOW)
 
     def test_naming_the_worker_of_an_ended_attempt_gives_it_nothing(self):
         change = write(attempt("failed"), rollout("failed"), worker("idle", None), worker_id="w")

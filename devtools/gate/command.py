@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from itertools import chain
 
 from devtools import debian, prometheus, rescued
@@ -72,7 +73,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         known = {job.name: job.seconds for group in groups for job in group if job.seconds}
         run = runs.Run(commit, date.today(), plan.duration(chain(*groups)))
         ran = _by_suite(groups, known, kept)
-        _write(kept.with_full_run(run, ran) if everything else kept.with_gate(run, ran, owed))
+        write = kept.with_full_run if everything else partial(kept.with_gate, owed=owed)
+        _write(write(run, ran, estimated=ran))
         return
     debian.install()
     prometheus.install()
@@ -106,9 +108,10 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
             run = replace(run, tests=tuple(recording.failed_tests()))
         elif kept.full and any(job.step == "wheels" for job in bad):
             run = replace(run, tests=kept.full.tests)
-        _write(kept.with_full_run(run, ran, plan.debts_of(bad), plan.debts_of(covers)))
+        debts, tested = plan.debts_of(bad), plan.debts_of(covers)
+        _write(kept.with_full_run(run, ran, debts, tested, estimated=ran.keys() - passed))
     elif not failed:
-        _write(kept.with_gate(run, ran, owed))
+        _write(kept.with_gate(run, ran, owed, estimated=ran.keys() - passed))
     if failed:
         sys.exit(f"{'interrupted: left' if interrupted else 'failed'}: {', '.join(failed)}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -38,6 +38,8 @@ class Run:
         failed: Suites of a full run that failed or were left; the gates after it require them.
         tests: Light test files that failed in a full run. Where they are known, the gates after it
             require these in place of all that it runs with coverage, as the suite :data:`WHEELS`.
+        measured: Commit on which the seconds were measured, if not in this run: it ran elsewhere,
+            or as a part of another job.
     """
 
     commit: str
@@ -45,6 +47,7 @@ class Run:
     seconds: float
     failed: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    measured: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,12 @@ class Record:
         return self.jobs[job].seconds if job in self.jobs else None
 
     def with_gate(
-        self, gate: Run, durations: Mapping[str, float], owed: Iterable[str] = ()
+        self,
+        gate: Run,
+        durations: Mapping[str, float],
+        owed: Iterable[str] = (),
+        *,
+        estimated: Collection[str] = (),
     ) -> Record:
         """Return the record after a gate passed.
 
@@ -92,8 +100,13 @@ class Record:
             gate: The gate.
             durations: Seconds of its jobs and of the suites that they cover.
             owed: Deep suites that it left to the next gates.
+            estimated: Those whose seconds it did not measure.
         """
-        ran = {name: Run(gate.commit, gate.on, seconds) for name, seconds in durations.items()}
+        ran: dict[str, Run] = {}
+        for name, seconds in durations.items():
+            known = self.jobs.get(name) if name in estimated else None
+            measured = (known.measured or known.commit) if known else ""
+            ran[name] = Run(gate.commit, gate.on, seconds, measured=measured)
         left = (self.owed - durations.keys()).union(owed)
         return replace(self, gate=gate, jobs={**self.jobs, **ran}, owed=left)
 
@@ -103,6 +116,8 @@ class Record:
         durations: Mapping[str, float],
         failed: Iterable[str] = (),
         covered: Iterable[str] = (),
+        *,
+        estimated: Collection[str] = (),
     ) -> Record:
         """Return the record after a full run: a gate that owes what failed.
 
@@ -111,12 +126,14 @@ class Record:
             durations: Seconds of the jobs that passed and of the suites that they cover.
             failed: Suites that failed.
             covered: Those among them of which only the tests of the run failed.
+            estimated: See :meth:`with_gate`.
         """
         full = replace(run, failed=tuple(sorted(failed)))
         owed = set(full.failed)
         if full.tests:
             owed = owed.difference(covered) | {WHEELS}
-        return replace(self.with_gate(replace(run, tests=()), durations, owed), full=full)
+        gated = self.with_gate(replace(run, tests=()), durations, owed, estimated=estimated)
+        return replace(gated, full=full)
 
 
 def read(path: Path = FILE) -> Record:
@@ -159,7 +176,8 @@ def write(record: Record, path: Path = FILE) -> None:
 
 def _run(entry: Mapping[str, Any]) -> Run:
     names = (tuple(entry.get(name, ())) for name in LISTS)
-    return Run(entry["commit"], entry["date"], entry["seconds"], *names)
+    seconds, measured = entry["seconds"], entry.get("measured", "")
+    return Run(entry["commit"], entry["date"], seconds, *names, measured=measured)
 
 
 def _fields(run: Run) -> list[str]:
@@ -170,7 +188,7 @@ def _fields(run: Run) -> list[str]:
     ]
     lists = ((name, getattr(run, name)) for name in LISTS)
     fields += [f"{name} = [{', '.join(map(_text, listed))}]" for name, listed in lists if listed]
-    return fields
+    return fields + ([f"measured = {_text(run.measured)}"] if run.measured else [])
 
 
 def _text(text: str) -> str:

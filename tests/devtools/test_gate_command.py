@@ -123,6 +123,17 @@ def test_of_what_failed_with_coverage_only_the_test_files_are_owed(
     assert runs.read().owed == {"cover", "slow agl_x", "test"}
 
 
+def test_a_suite_that_ran_within_another_keeps_the_commit_of_its_own_seconds(
+    main: Main, monkeypatch: pytest.MonkeyPatch
+):
+    cover = Job("cover", covers=("cover", "test"))
+    monkeypatch.setattr(plan, "everything", lambda *_: (cover,))
+    known = BEFORE.with_gate(Run("old", command.date(2026, 1, 1), 9.0), {"test": 440.0})
+    ran = main("--all", before=known).jobs
+    assert (ran["cover"].seconds, ran["cover"].measured) == (7.0, "")
+    assert (ran["test"].commit, ran["test"].seconds, ran["test"].measured) == ("head", 440.0, "old")
+
+
 def test_the_rest_of_a_full_run_ends_it(main: Main, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(changes, "since", lambda commit: Changes(commit, (runs.NAME,)))
     monkeypatch.setattr(plan, "rest", lambda *_: (REQUIRED[1], *ROTATION))
@@ -272,6 +283,11 @@ def test_a_gate_that_passed_elsewhere_is_recorded_with_the_known_durations(main:
     assert after.gate is not None
     assert after.gate.commit == "head"
     assert {name: run.seconds for name, run in after.jobs.items()} == {"lint": 5.0}
+    known = BEFORE.with_gate(Run("old", command.date(2026, 1, 1), 9.0), {"lint": 6.0})
+    lint = main("--passed", before=known).jobs["lint"]
+    assert (lint.commit, lint.measured) == ("head", "old")
+    again = main("--passed", before=runs.read())
+    assert again.jobs["lint"].measured == "old", "not where its seconds were only kept"
     with pytest.raises(SystemExit, match="differs from its commit"):
         main("--passed", status="?? new.py\n")
 

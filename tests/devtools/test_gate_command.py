@@ -104,7 +104,7 @@ LEFT = BEFORE.with_full_run(
 
 
 def test_of_what_failed_with_coverage_only_the_test_files_are_owed(
-    main: Main, monkeypatch: pytest.MonkeyPatch
+    main: Main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     cover = Job("cover", covers=("cover", "test", "slow agl_x"))
     monkeypatch.setattr(plan, "everything", lambda *_: (*REQUIRED, cover))
@@ -116,6 +116,11 @@ def test_of_what_failed_with_coverage_only_the_test_files_are_owed(
     assert after.full.failed == ("cover", "lint", "slow agl_x", "test")
     assert after.full.tests == ("tests/a.py",)
     assert after.owed == {"lint", "wheels"}
+    assert "no gate has chosen tests/a.py: write it under [[missed]]" in capsys.readouterr().out
+    monkeypatch.setattr(command, "choose", lambda _: {"tests/a.py": "changed"})
+    with pytest.raises(SystemExit, match=r"^failed: lint, cover$"):
+        main("--all", failed=["lint", "cover"])
+    assert "no gate has chosen" not in capsys.readouterr().out
 
     monkeypatch.setattr(recording, "failed_tests", list[str])
     with pytest.raises(SystemExit, match=r"^failed: cover$"):

@@ -150,7 +150,7 @@ async def test_calls_that_the_agent_leaves_count(serve: Any, backend: Any, claim
             stream = await client.chat.completions.create(
                 model="q", messages=messages, stream=True, max_tokens=50
             )
-            events = aiter(stream)
+            events: Any = aiter(stream)
             await anext(events)
             # Left to the garbage collector, it may be closed while another thread runs.
             await events.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -150,7 +151,10 @@ def test_arrow_keys_choose_the_status_and_the_view(site: Site, open_page: Open):
 
 def test_an_operation_has_the_name_that_its_program_gave_it(empty: Site, open_page: Open):
     rollout = empty.run(empty.store.start_rollout("book"))
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    ids: dict[str, Any] = {
+        "rollout_id": rollout.rollout_id,
+        "attempt_id": rollout.attempt.attempt_id,
+    }
     named = {semconv.OPERATION_NAME: "search_rooms"}
     span = Span.from_attributes(attributes=named, name=semconv.SPAN_OPERATION, sequence_id=1, **ids)
     empty.run(empty.store.add_span(span))

@@ -28,6 +28,7 @@ __all__ = [
     "PRIMARY_REWARD_VALUE",
     "PROMPT_HISTORY",
     "PROMPT_HISTORY_REASON",
+    "REQUEST_DEFAULTS",
     "REWARD",
     "ROLLOUT_ID",
     "SPAN_ANNOTATION",
@@ -88,6 +89,9 @@ RECORDED_OPERATION: Final = "agl.operation.record"
 """JSON of a recorded operation: ``arguments``, and ``result`` or ``error``."""
 MODEL_VERSION: Final = "agentlightning.model_version"
 """Version of the weights that answered a model call; written by LLM proxies."""
+REQUEST_DEFAULTS: Final = "agl.proxy.request_defaults"
+"""JSON object of the parameters that an LLM proxy added to a model call: those of its entry of the
+model list that the request left out. ``gen_ai.request.*`` are the agent's own."""
 PROMPT_HISTORY: Final = "agl.proxy.history"
 """Where the prompt of a model call is from, written by LLM proxies that continue conversations in
 token space. ``new``: the chat template, since no answer is before it. ``continued``: the tokens of

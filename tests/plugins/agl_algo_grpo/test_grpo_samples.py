@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -44,10 +45,11 @@ async def outcome_of(
     reward: float | None = 0.5,
     status: RolloutStatus = "succeeded",
     version: str = "step-3",
+    entry: Mapping[str, Any] = MappingProxyType({}),
 ) -> RolloutOutcome:
     store = InMemoryLightningStore()
     with ScriptedModels(list(script), models=["m"]) as models:
-        parameters = {"model": "hosted_vllm/m", "api_base": models.base_url}
+        parameters = {"model": "hosted_vllm/m", "api_base": models.base_url, **entry}
         proxy = DirectProxy(
             store=store,
             model_list=[{"model_name": "m", "litellm_params": parameters}],
@@ -192,6 +194,20 @@ async def test_tokens_of_another_policy_are_dropped():
     assert decision_on(outcome).reason == Reason.OTHER_SAMPLING
     assert decision_on(outcome, temperature=0.5).reason == ""
     assert decision_on(await outcome_of([GOOD], narrow)).reason == Reason.OTHER_SAMPLING
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"repetition_penalty": 1.2}, Reason.OTHER_SAMPLING),
+        ({"temperature": 0.5}, Reason.OTHER_SAMPLING),
+        ({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}, ""),
+    ],
+)
+async def test_parameters_of_the_proxys_entry_count_as_the_agents(
+    entry: dict[str, Any], reason: str
+):
+    assert decision_on(await outcome_of([GOOD], once, entry=entry)).reason == reason
 
 
 @pytest.mark.parametrize(

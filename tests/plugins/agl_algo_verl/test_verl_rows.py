@@ -279,6 +279,18 @@ class TestAgainstTheServer:
         builder.models = ["tiny-val"]
         assert builder.build(spans)[0] == []
 
+    @pytest.mark.parametrize("adapter", ADAPTERS.values())
+    @pytest.mark.parametrize("aggregation", ["transition", "trajectory"])
+    async def test_a_row_that_was_sampled_with_a_penalty_has_no_log_probabilities(
+        self, served: Any, aggregation: Any, adapter: Any
+    ):
+        async with Agent(served) as agent:
+            await agent.say("one", presence_penalty=0.5)
+            spans = await agent.spans()
+        (row,), _ = RowBuilder(aggregation, adapter()).build(spans)
+        assert row.response_ids == served.raw[0].response_ids
+        assert row.logprobs is None, "they are those of the model without the penalty"
+
     async def test_a_version_that_is_not_a_step_is_ignored(self, served: Any):
         served.proxy.set_model_version("of yesterday")
         async with Agent(served) as agent:

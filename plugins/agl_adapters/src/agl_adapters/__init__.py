@@ -23,7 +23,7 @@ from agl_adapters.recorded_calls import (
     system_text,
 )
 from agl_adapters.rewards import match_rewards
-from agl_adapters.sampling import altered_sampling
+from agl_adapters.sampling import altered_sampling, request_parameters
 from agl_adapters.tree import (
     VIRTUAL_ROOT,
     CallRules,
@@ -68,6 +68,7 @@ __all__ = [
     "keep_used_choices",
     "leave_out_auxiliary",
     "match_rewards",
+    "request_parameters",
     "sent_messages",
     "system_text",
     "to_messages",

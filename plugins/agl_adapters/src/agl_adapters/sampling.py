@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from agl_adapters.literals import parse_literal
+from agl_adapters.literals import parse_json, parse_literal
+from agl_core import semconv
 
-__all__ = ["altered_sampling"]
+__all__ = ["altered_sampling", "request_parameters"]
 
 _PREFIX: Final = "gen_ai.request."
 _NOTHING: Final = (None, False, 0, "", {}, [])
@@ -68,6 +69,22 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 """Values by parameter that change nothing. A forced tool is sampled with a grammar."""
 
 
+def request_parameters(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a model was called with, by name, as their attributes hold them.
+
+    They are the agent's own, and what the proxy added where the agent set none.
+
+    Args:
+        attributes: Attributes of the call's span, in the GenAI conventions.
+    """
+    added: Any = parse_json(attributes.get(semconv.REQUEST_DEFAULTS))
+    found: dict[str, Any] = {**added} if isinstance(added, dict) else {}
+    for key, value in attributes.items():
+        if key.startswith(_PREFIX):
+            found[key.removeprefix(_PREFIX)] = value
+    return found
+
+
 def altered_sampling(attributes: Mapping[str, Any]) -> list[str]:
     """Return the sorted names of a call's parameters that change what its tokens are sampled from.
 
@@ -75,10 +92,7 @@ def altered_sampling(attributes: Mapping[str, Any]) -> list[str]:
         attributes: Attributes of the call's span, in the GenAI conventions.
     """
     found: list[str] = []
-    for key, value in attributes.items():
-        if not key.startswith(_PREFIX):
-            continue
-        name = key.removeprefix(_PREFIX)
+    for name, value in request_parameters(attributes).items():
         neutral = _NEUTRAL.get(name)
         if neutral is not None and not _changes_nothing(name, parse_literal(value), neutral):
             found.append(name)

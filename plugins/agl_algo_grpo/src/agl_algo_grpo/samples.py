@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agl_adapter_trajectory import CertificateSummary, TraceToTrajectory, TrajectoryRow
-from agl_adapters import ModelCall, altered_sampling, auxiliary_calls, failed_at_server
+from agl_adapters import (
+    ModelCall,
+    altered_sampling,
+    auxiliary_calls,
+    failed_at_server,
+    request_parameters,
+)
 from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_core import semconv
@@ -536,13 +542,14 @@ def _other_sampling(calls: Sequence[Span], config: GRPOConfig) -> str:
     own = {"temperature": (config.temperature,), "top_p": (1,), "top_k": (0, -1)}
     found: list[str] = []
     for call in calls:
+        asked = request_parameters(call.attributes)
         for name, trained in own.items():
-            value: Any = call.attributes.get(f"{_REQUEST}{name}")
+            value = asked.get(name)
             # 0.7 as JSON and 0.7 as a number are the same temperature.
             if value is not None and _number(value) not in trained:
                 found.append(f"{name}={value}")
         altered = altered_sampling(call.attributes)
-        found += [f"{name}={call.attributes[_REQUEST + name]}" for name in altered]
+        found += [f"{name}={asked[name]}" for name in altered]
     return ", ".join(dict.fromkeys(found))
 
 

@@ -59,6 +59,7 @@ class Tally:
             self.count(
                 rows_after_a_break=report.certificates.breaks.total(),
                 rows_of_several_versions=report.certificates.mixed,
+                rows_of_altered_sampling=report.certificates.altered,
             )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
-from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
+from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, altered_sampling
 from agl_core import semconv
 from agl_core.adapter import Adapter, AdapterReport, TraceToTripletBase
 from agl_core.errors import ConfigError
@@ -24,6 +24,7 @@ __all__ = ["Call", "Fit", "Row", "RowBuilder", "fit_rows"]
 
 Aggregation = Literal["transition", "trajectory"]
 _MODEL: Final = "gen_ai.request.model"
+_RESPONSE: Final = "gen_ai.response.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Row:
         response_ids: The tokens after the prompt: sampled ones, and inserted ones between them.
         mask: As long as ``response_ids``; 1 where the token was sampled, else 0.
         logprobs: As long as ``response_ids``; the natural log-probability each token was sampled
-            with, 0.0 where ``mask`` is 0. None if they were not captured.
+            with, 0.0 where ``mask`` is 0. None if they were not captured, or are not those of the
+            distribution that was sampled, as with a penalty.
         versions: Oldest and newest weights that sampled its tokens; None if the spans have none.
         turns: Number of model calls in the row.
         calls: These calls, where credit by turn needs them; else empty.
@@ -130,12 +132,10 @@ class RowBuilder:
                 else:
                     rows += _split(trajectory, versions, calls)
             return rows, report
-        by_response = {
-            span.attributes["gen_ai.response.id"]: _versions(span)
-            for span in spans
-            if "gen_ai.response.id" in span.attributes
-        }
-        return list(_from_triplets(found, by_response, report)), report
+        answers = [span for span in spans if _RESPONSE in span.attributes]
+        by_response = {span.attributes[_RESPONSE]: _versions(span) for span in answers}
+        altered = {s.attributes[_RESPONSE] for s in answers if altered_sampling(s.attributes)}
+        return list(_from_triplets(found, by_response, altered, report)), report
 
 
 def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
@@ -172,14 +172,19 @@ def _calls(trajectory: TrajectoryRow, places: dict[str, int]) -> tuple[Call, ...
     )
 
 
+def _has_sampled_logprobs(trajectory: TrajectoryRow) -> bool:
+    certificate = trajectory.certificate
+    return certificate.logprobs_present and not certificate.altered_sampling
+
+
 def _row(trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]) -> Row:
     start = trajectory.prompt_length
-    captured = trajectory.certificate.logprobs_present
+    sampled_with = _has_sampled_logprobs(trajectory)
     return Row(
         prompt_ids=trajectory.token_ids[:start],
         response_ids=trajectory.token_ids[start:],
         mask=trajectory.mask[start:],
-        logprobs=trajectory.logprobs[start:] if captured else None,
+        logprobs=trajectory.logprobs[start:] if sampled_with else None,
         versions=_span_of(versions.get(span_id) for span_id in trajectory.span_ids),
         turns=len(trajectory.responses),
         calls=calls,
@@ -190,13 +195,13 @@ def _split(
     trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]
 ) -> list[Row]:
     """Return one row per call; all tokens before its response are its prompt."""
-    captured = trajectory.certificate.logprobs_present
+    sampled_with = _has_sampled_logprobs(trajectory)
     return [
         Row(
             prompt_ids=trajectory.token_ids[:start],
             response_ids=trajectory.token_ids[start:end],
             mask=[1] * (end - start),
-            logprobs=trajectory.logprobs[start:end] if captured else None,
+            logprobs=trajectory.logprobs[start:end] if sampled_with else None,
             versions=versions.get(span_id),
             calls=tuple(
                 replace(call, start=0, end=end - start) for call in calls[number : number + 1]
@@ -212,9 +217,13 @@ def _split(
 
 
 def _from_triplets(
-    triplets: Sequence[Triplet], versions: dict[Any, Versions], report: AdapterReport
+    triplets: Sequence[Triplet],
+    versions: dict[Any, Versions],
+    altered: Collection[Any],
+    report: AdapterReport,
 ) -> Iterable[Row]:
     for triplet in triplets:
+        answer = triplet.metadata.get("response_id")
         prompt: list[int] = triplet.prompt.get("token_ids") or []
         response: list[int] = triplet.response.get("token_ids") or []
         if not prompt or not response:
@@ -224,8 +233,10 @@ def _from_triplets(
             prompt_ids=prompt,
             response_ids=response,
             mask=[1] * len(response),
-            logprobs=_logprobs(triplet.response.get("logprobs"), len(response)),
-            versions=versions.get(triplet.metadata.get("response_id")),
+            logprobs=None
+            if answer in altered
+            else _logprobs(triplet.response.get("logprobs"), len(response)),
+            versions=versions.get(answer),
         )
 
 

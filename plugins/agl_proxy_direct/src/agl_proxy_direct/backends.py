@@ -148,6 +148,9 @@ class Backend:
     connect_timeout: float = _CONNECT_TIMEOUT
     max_parallel: int | None = None
     defaults: tuple[tuple[str, Any], ...] = ()
+    """Parameters of requests that do not have them."""
+    upstream_defaults: tuple[tuple[str, Any], ...] = ()
+    """Those that the upstream itself adds, as LiteLLM's router does."""
     version: str | None = None
     auth: Literal["bearer", "x-api-key"] = "bearer"
     """How the key is sent; see :class:`agl_core.plugins.ProviderSpec`."""

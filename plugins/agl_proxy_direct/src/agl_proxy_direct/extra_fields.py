@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from agl_core.genai import NO_EXTRA_FIELDS, ExtraFields, Json, Protocol, get_protocol
+from agl_core import semconv
+from agl_core.genai import NO_EXTRA_FIELDS, ExtraFields, Json, Protocol, dumps, get_protocol
 from agl_proxy_direct.backends import Backend
 
 __all__ = ["complete_request"]
 
 
 def complete_request(
-    body: Json, protocol: Protocol, backend: Backend, *, capture: bool
+    body: Json, protocol: Protocol, backend: Backend, attributes: Json | None
 ) -> ExtraFields:
     """Set the backend's model name and defaults in a request, and request extra fields, in place.
 
@@ -17,7 +18,7 @@ def complete_request(
         body: The request, in the backend's protocol.
         protocol: The backend's protocol.
         backend: The backend that gets the request.
-        capture: Whether the call is recorded.
+        attributes: Of the call's span, which get the defaults; None if the call is not recorded.
 
     Returns:
         The fields to remove from the response.
@@ -26,9 +27,13 @@ def complete_request(
         CodecError: ``stream_options`` is not an object.
     """
     body["model"] = backend.model
-    for key, value in backend.defaults:
-        body.setdefault(key, value)
-    if not capture:
+    added = {key: value for key, value in backend.defaults if key not in body}
+    if attributes is not None:
+        theirs = {key: value for key, value in backend.upstream_defaults if key not in body}
+        if added or theirs:
+            attributes[semconv.REQUEST_DEFAULTS] = dumps(added | theirs).decode()
+    body.update(added)
+    if attributes is None:
         return NO_EXTRA_FIELDS
     wanted = ExtraFields(backend.token_ids, backend.logprobs, backend.stream_usage)
     return get_protocol(protocol).request_extra(body, wanted)

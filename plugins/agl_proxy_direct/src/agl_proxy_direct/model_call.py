@@ -227,7 +227,8 @@ class ModelCallExchange(Exchange):
             self._met = ()
             if target != self._protocol:
                 self._meet_demands(body, backend)
-            extra = complete_request(body, target, backend, capture=self._span is not None)
+            recorded = None if self._span is None else record.extra
+            extra = complete_request(body, target, backend, recorded)
         except CodecError as error:
             raise CallError(400, str(error), "not_translatable") from None
         sent = UpstreamRequest(

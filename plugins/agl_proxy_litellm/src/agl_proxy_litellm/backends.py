@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from agl_core.errors import ConfigError
@@ -152,10 +152,21 @@ def _backend(entry: ModelEntry, where: str) -> LiteLLMBackend:
         read_timeout=params.stream_timeout or params.timeout,
         connect_timeout=params.connect_timeout,
         max_parallel=params.max_parallel_requests,
-        defaults=(),  # the router adds its deployment's parameters
+        upstream_defaults=tuple(_added_by_router(extra)),
         version=None if version is None else str(version),
         params=tuple((name, value) for name, value in deployment.items() if value is not None),
     )
+
+
+def _added_by_router(extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a deployment that the router adds to requests, without secrets."""
+    body: Any = extra.get("extra_body")
+    given = {**extra, **cast("dict[str, Any]", body)} if isinstance(body, dict) else extra
+    for name, value in given.items():
+        if name in _ROUTING or name == "extra_body":
+            continue
+        if name in PARAMETERS or not _SECRET_NAME.search(name):
+            yield name, value
 
 
 def _resolved(value: Any, where: str) -> Any:

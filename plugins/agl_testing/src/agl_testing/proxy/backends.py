@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 
+from agl_core import semconv
 from agl_core.errors import ConfigError
 from agl_core.proxy import LLMProxy
 from agl_scripted import Reply, ScriptedModels
@@ -97,6 +99,8 @@ class BackendTests(ProxyTests):
         assert seen.headers["x-team"] == "snow"
         assert seen.headers["content-type"] == "application/json"
         assert span.attributes["gen_ai.request.model"] == "m"
+        added: Any = span.attributes[semconv.REQUEST_DEFAULTS]
+        assert json.loads(added) == {"temperature": 0.25}, "not the agent's, and no routing"
 
     async def test_credentials_stay_where_they_belong(
         self,

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from agl_core import semconv
 from agl_core.doctor import Finding
-from agl_core.types import AttemptedRollout, RolloutConfig, Span
+from agl_core.types import AttemptedRollout, RolloutConfig, Span, TraceStatus
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import Clock
 from agl_testing.samples import full_span, reward_span, span_of
-from agl_testing.traces import trace
+from agl_testing.traces import call_span, trace
 from agl_trace.check import check_store
 
 
@@ -178,6 +179,51 @@ class TestTraces:
         finding = await finding_of(store, "token-ids")
         assert finding.severity == "warning"
         assert "2 of 2 model calls have no token ids" in finding.what
+
+    @pytest.mark.parametrize(
+        ("attributes", "severity", "words"),
+        [
+            ({"gen_ai.usage.output_tokens": 30}, "warning", "fewer token ids than tokens sampled"),
+            (
+                {
+                    "gen_ai.completion.1.role": "assistant",
+                    "gen_ai.completion.1.content": "another",
+                    "response_token_ids.1": [1],
+                },
+                "warning",
+                "several choices",
+            ),
+            ({semconv.REPLAYED_CALL: 1}, "info", "repeats a recorded call"),
+        ],
+    )
+    async def test_a_call_that_is_left_out(self, store, attributes, severity, words):
+        call = call_span(1, 0, None, 0.0)
+        call.attributes |= attributes
+        rollout = await run(store, [call])
+        finding = await finding_of(store, "left-out")
+        assert (finding.severity, finding.ids) == (severity, (rollout.rollout_id,))
+        assert f"1 model calls are left out: {words}" in finding.what
+        assert "no-calls" not in [finding.check for finding in await check_store(store)]
+
+    async def test_an_answer_that_broke_off_is_left_out(self, store):
+        broken = call_span(1, 0, None, 0.0)
+        broken.status = TraceStatus(status_code="ERROR", description="connection lost")
+        await run(store, [broken, call_span(2, 1, None, 1.0)])
+        finding = await finding_of(store, "left-out")
+        assert finding.severity == "warning"
+        assert "1 model calls are left out: its answer broke off" in finding.what
+
+    async def test_an_auxiliary_call_is_left_out_on_purpose(self, store):
+        counted = call_span(2, 0, None, 1.0)
+        counted.attributes |= {"gen_ai.response.id": "other", "gen_ai.request.max_tokens": 1}
+        await run(store, [call_span(1, 0, None, 0.0), counted])
+        finding = await finding_of(store, "left-out")
+        assert finding.severity == "info"
+        assert "auxiliary" in finding.what
+
+    async def test_two_spans_of_one_call_are_not_left_out(self, store):
+        await run(store, [call_span(1, 0, None, 0.0), call_span(2, 0, None, 0.0)])
+        assert "left-out" not in [finding.check for finding in await check_store(store)]
 
     async def test_what_rows_are_certified_to_be(self, store):
         history = [1, 2, 3]

@@ -41,6 +41,20 @@ _EMPTY: dict[str, tuple[Severity, str, str]] = {
     ),
 }
 
+_ITEMS = {"call": "model calls", "choice": "choices of model calls"}
+"""What is told of as left out, in words."""
+_SAME_CALL = (Reason.NESTED_CALL, Reason.DUPLICATE_RESPONSE)
+"""Reasons that lose no call: another span of it was read."""
+_INTENDED = (Reason.AUXILIARY, Reason.IN_REWARD, Reason.REPLAYED, Reason.OTHER_CHOICE)
+"""Beginnings of the reasons for which a call or a choice is not meant to be trained."""
+_TODO: dict[str, str] = {
+    Reason.BROKEN: "look at the errors of these calls with agl trace",
+    Reason.INCOMPLETE_IDS: (
+        "the model server lost ids, as tool parsers do in streams: update it, or do not stream"
+    ),
+    Reason.SEVERAL_CHOICES: "ask for one choice, or send the one that was used with the next call",
+}
+
 
 class TraceChecks:
     """Collects the problems of traces, and reports each problem once for all traces."""
@@ -53,6 +67,7 @@ class TraceChecks:
         self._mixed: list[str] = []
         self._empty: dict[str, list[str]] = defaultdict(list)
         self._no_calls: list[str] = []
+        self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._no_ids: list[str] = []
         self._no_reward: list[str] = []
         self._unmatched: dict[str, list[str]] = defaultdict(list)
@@ -82,7 +97,10 @@ class TraceChecks:
         for item, reason in report.left_out:
             if item == "reward":
                 self._unmatched[reason].append(name)
-        if not triplets:
+        lost = [(item, reason) for item, reason in report.left_out if _is_lost(item, reason)]
+        for each in lost:
+            self._left_out[each].append(name)
+        if not triplets and not lost:
             self._no_calls.append(name)
         without = [
             triplet
@@ -128,6 +146,11 @@ class TraceChecks:
         if ids := self._no_calls:
             what = f"{len(ids)} traces have spans but no model call ({examples(ids)})"
             yield Finding("info", "no-calls", what, f"if the agent calls a model: {_CAPTURE}", ids)
+        for (item, reason), ids in self._left_out.items():
+            count = self._report.count(item, reason)
+            what = f"{count} {_ITEMS[item]} are left out: {reason} ({examples(ids)})"
+            severity: Severity = "info" if reason.startswith(_INTENDED) else "warning"
+            yield Finding(severity, "left-out", what, _TODO.get(reason, ""), tuple(ids))
         if ids := self._no_ids:
             what = (
                 f"{self._calls_without_ids} of {self._calls} model calls have no token ids "
@@ -179,6 +202,11 @@ class TraceChecks:
                 "reward matches none"
             )
             yield Finding("warning", "reward", what, todo, tuple(ids))
+
+
+def _is_lost(item: str, reason: str) -> bool:
+    """Return whether an adapter left out a call, or a choice of one, that no other span holds."""
+    return item in _ITEMS and reason not in _SAME_CALL
 
 
 def _why_empty(status: str, *, earlier: bool) -> str:

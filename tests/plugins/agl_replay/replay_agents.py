@@ -10,6 +10,7 @@ from openai import OpenAI
 
 from agl_core.agent import LitAgent
 from agl_core.emitter import emit_reward, operation
+from agl_core.genai import dumps, get_protocol, response_events, translate_response
 from agl_core.types import NamedResources
 from agl_scripted import Reply, SeenRequest, ToolCall
 
@@ -149,3 +150,71 @@ class WeatherAgent(LitAgent[str]):
                     for call in calls
                 ]
                 messages.append({"role": "user", "content": answers})
+
+
+PATCH_TOOLS: list[dict[str, Any]] = [
+    {"type": "custom", "name": "apply_patch", "description": "Patch files."},
+    {
+        "type": "namespace",
+        "name": "files",
+        "tools": [{"type": "function", "name": "get_weather", "parameters": PARAMETERS}],
+    },
+]
+"""A tool that takes free text and one of a namespace, as Codex CLI has them."""
+PATCH = "*** Begin Patch"
+
+
+def patch_script(seen: SeenRequest) -> Reply:
+    """Call both tools in the form of a server of Responses, then say so."""
+    if seen.number:
+        return Reply("Done")
+    functions = [("apply_patch", dumps({"input": PATCH}).decode()), ("get_weather", "{}")]
+    calls = [
+        {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": given}}
+        for name, given in functions
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    chat = {"id": "resp_1", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    if seen.body.get("stream"):
+        events = response_events("chat", "responses", chat, request=seen.body)
+        return Reply(garbage=b"".join(map(get_protocol("responses").event, events)))
+    return Reply(garbage=dumps(translate_response("chat", "responses", chat, seen.body)))
+
+
+class PatchAgent(LitAgent[str]):
+    """Calls its model once more after it called :data:`PATCH_TOOLS`; 1.0 if it did in their form.
+
+    Args:
+        stream: Whether answers are streamed.
+    """
+
+    def __init__(self, *, stream: bool = False) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def rollout(self, task: str, resources: NamedResources, rollout: Any) -> float:
+        llm: Any = resources["llm"]
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        items: list[Any] = [{"role": "user", "content": task}]
+        with OpenAI(base_url=url, api_key=llm.api_key or "none") as client:
+            patch, weather = self._ask(client, llm.model, items)
+            for call in (patch, weather):
+                answer = {"type": f"{call.type}_output", "call_id": call.call_id, "output": "ok"}
+                items += [call.model_dump(exclude_none=True), answer]
+            self._ask(client, llm.model, items)
+        found = (patch.type, patch.name, getattr(patch, "input", None))
+        named = (weather.type, weather.name, getattr(weather, "namespace", None))
+        right = found == ("custom_tool_call", "apply_patch", PATCH)
+        return float(right and named == ("function_call", "get_weather", "files"))
+
+    def _ask(self, client: OpenAI, model: str, items: list[Any]) -> list[Any]:
+        tools: Any = PATCH_TOOLS
+        made: Any = client.responses.create(
+            model=model, input=items, tools=tools, stream=self.stream
+        )
+        if self.stream:
+            *_, last = made
+            made = last.response
+        return made.output

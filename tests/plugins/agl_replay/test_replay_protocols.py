@@ -11,7 +11,7 @@ from agl_core.types import Rollout
 from agl_replay import replay
 from agl_store_memory import InMemoryLightningStore
 
-from .replay_agents import WeatherAgent, weather_script
+from .replay_agents import PatchAgent, WeatherAgent, patch_script, weather_script
 
 Record = Callable[..., Awaitable[Rollout]]
 PROTOCOLS = ("chat", "responses", "messages")
@@ -40,3 +40,20 @@ async def test_replay_repeats_reward_and_spans(
     assert (result.recording.reward, result.reward) == (1.0, 1.0)
     assert list(result.differing_spans) == []
     assert (result.answered, result.live, result.same) == (2, 0, True)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("recorder", ["native", "tracer"])
+async def test_calls_of_codex_tools_keep_their_form(
+    record: Record, store: InMemoryLightningStore, recorder: str, stream: bool
+):
+    agent = PatchAgent(stream=stream)
+    proxied = recorder == "native"
+    rollout = await record(agent, patch_script, provider="openai", proxied=proxied)
+    assert rollout.status == "succeeded"
+
+    result = await replay(agent, rollout.rollout_id, store)
+
+    assert (result.error, result.divergence) == (None, None)
+    assert (result.recording.reward, result.reward) == (1.0, 1.0)
+    assert list(result.differing_spans) == []

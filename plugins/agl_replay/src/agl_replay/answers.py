@@ -34,11 +34,11 @@ def answer_body(attributes: Mapping[str, Any], protocol: Protocol, request: Json
     Args:
         attributes: Attributes of the recorded span.
         protocol: Protocol of the answer.
-        request: The request that is answered, in that protocol.
+        request: The request that is answered, in that protocol, whose tools give calls their form.
     """
     if protocol == "completions":
         return dumps(_completion(attributes, request))
-    return dumps(translate_response("chat", protocol, _chat(attributes, request)))
+    return dumps(translate_response("chat", protocol, _chat(attributes, request), request))
 
 
 def answer_chunks(
@@ -65,7 +65,7 @@ def answer_chunks(
         if not options.get("include_usage"):
             events = [event for event in events if event["choices"]]
     else:
-        translator = stream_translator("chat", protocol, usage=True)
+        translator = stream_translator("chat", protocol, usage=True, request=request)
         events = [out for event in events for out in translator.feed(event)]
         events += translator.close() if whole else []
     return [*map(spoken.event, events), *([spoken.stream_end] if whole else [])]

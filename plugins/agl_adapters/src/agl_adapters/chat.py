@@ -110,6 +110,8 @@ _WITHOUT_CONTENT: Final = frozenset({"reasoning", "thinking"})
 """Types of parts that no API accepts as content of a message."""
 _AS_IN_CHAT: Final = frozenset({"input_audio", "file", "video_url"})
 """Types of parts that are recorded in chat's own form; vLLM adds videos to it."""
+_IN_CONTENT: Final = _AS_IN_CHAT | {"text", "refusal", "image_url"}
+"""Types of parts that chat has."""
 
 # -- from a dialect ------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ def to_messages(
             key: value
             for key, value in (
                 ("role", _get(found, shape.role)),
-                ("content", numbered(_get(found, shape.content))),
+                ("content", _of_chat(numbered(_get(found, shape.content)), report)),
                 ("name", _get(found, shape.name)),
                 ("tool_call_id", _get(found, shape.tool_call_id)),
             )
@@ -148,6 +150,20 @@ def to_messages(
         parts: Sequence[Any] = as_list(_get(found, shape.parts)) if shape.parts else ()
         messages += _with_parts(message, calls, parts, shape, report)
     return messages
+
+
+def _of_chat(content: Any, report: AdapterReport | None) -> Any:
+    """Return content without the parts that chat does not have; None if no part is left."""
+    if not isinstance(content, list):
+        return content
+    kept: list[Any] = []
+    for part in cast("list[Any]", content):
+        kind = _get(part, "type")
+        if kind is None or kind in _IN_CONTENT or isinstance(_get(part, "text"), str):
+            kept.append(part)
+        elif report is not None and kind not in _WITHOUT_CONTENT:
+            report.leave_out("part", f"{Reason.NO_EQUIVALENT} {kind!r}")
+    return kept or None
 
 
 def _with_parts(

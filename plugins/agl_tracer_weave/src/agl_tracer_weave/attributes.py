@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.genai import CodecError, Json, Protocol, translate_request, translate_response
+from agl_core.genai import Json, Protocol, get_protocol
 from agl_core.otel import flatten_attributes
 from agl_tracer_otel import to_jsonable
 from agl_tracer_weave.payload import response_to_jsonable
@@ -23,8 +22,6 @@ __all__ = [
     "own_output",
     "protocol_of",
 ]
-
-_logger = logging.getLogger(__name__)
 
 _CLIENT: Final = "self"
 """Input of a method's op that holds the client object."""
@@ -69,7 +66,8 @@ def input_attributes(op: str, inputs: Json) -> Json:
         op: Short name of the op.
         inputs: Its inputs, from :func:`own_inputs`.
     """
-    values = _as_chat(translate_request, op, inputs)
+    protocol = protocol_of(op)
+    values = inputs if protocol is None else get_protocol(protocol).recorded_request(inputs)
     # Tool schemas contain empty objects, which flattening would lose.
     if values.get("tools"):
         values = {**values, "tools": json.dumps(values["tools"])}
@@ -88,22 +86,12 @@ def output_attributes(op: str, output: Any) -> Json:
     if isinstance(output, StreamRecord):
         output = output.response()
     if isinstance(output, dict):
-        if output.get("id"):
-            output = _as_chat(translate_response, op, output)
+        protocol = protocol_of(op)
+        if protocol is not None and output.get("id"):
+            output = get_protocol(protocol).recorded_response(output)
         if isinstance(output.get("choices"), list):
             output = {**output, "choices": [_folded(choice) for choice in output["choices"]]}
     return nested_attributes({semconv.OPERATION_OUTPUT: output})
-
-
-def _as_chat(translate: Callable[[Protocol, Protocol, Json], Json], op: str, values: Json) -> Json:
-    protocol = protocol_of(op)
-    if protocol is None:
-        return values
-    try:
-        return translate(protocol, "chat", values)
-    except CodecError as error:
-        _logger.debug("%s is recorded without translation: %s", op, error)
-        return values
 
 
 def nested_attributes(values: Json) -> Json:

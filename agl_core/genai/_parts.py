@@ -30,6 +30,7 @@ __all__ = [
     "split_content",
     "split_data_url",
     "text_of",
+    "thinking_blocks",
     "unsupported",
     "write_arguments",
 ]
@@ -142,6 +143,28 @@ def is_signed(block: Json) -> bool:
 def signed_blocks(message: Json) -> list[Json]:
     """Return the reasoning of a chat message that Anthropic signed or encrypted."""
     return [block for block in as_list(message.get("thinking_blocks")) if is_signed(block)]
+
+
+def thinking_blocks(message: Json) -> list[Json]:
+    """Return the reasoning of a chat message as blocks of Messages, in order.
+
+    The text of signed blocks is in the message's reasoning, too. The rest of it is unsigned.
+    """
+    _, thoughts = answer_text(message)
+    blocks: list[Json] = []
+    for block in signed_blocks(message):
+        own = block.get("thinking")
+        if own and own in thoughts:
+            before, _, thoughts = thoughts.partition(own)
+            blocks += _unsigned(before) if before.strip() else ()  # servers may put spaces between
+        blocks.append(block)
+    if thoughts.strip() or (thoughts and not blocks):
+        blocks += _unsigned(thoughts)
+    return blocks
+
+
+def _unsigned(thoughts: str) -> list[Json]:
+    return [{"type": "thinking", "thinking": thoughts, "signature": ""}]
 
 
 def data_url(media_type: str, data: str) -> str:

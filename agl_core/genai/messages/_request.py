@@ -20,6 +20,7 @@ from agl_core.genai._parts import (
     copy_keys,
     data_url,
     function_of,
+    is_signed,
     object_at,
     objects_in,
     parse_arguments,
@@ -27,6 +28,7 @@ from agl_core.genai._parts import (
     simplify_content,
     split_data_url,
     text_of,
+    thinking_blocks,
     unsupported,
     write_arguments,
 )
@@ -455,5 +457,5 @@ def lost_from_chat(request: Json) -> Iterator[str]:
     if wanted not in (None, "text", "json_schema"):
         yield "response_format"  # JSON without a schema
     for message in as_list(request.get("messages")):
-        if message.get("reasoning_content") and not signed_blocks(message):
+        if not all(map(is_signed, thinking_blocks(message))):
             yield "reasoning_content"  # Anthropic accepts only reasoning that it signed

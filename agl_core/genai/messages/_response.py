@@ -18,7 +18,7 @@ from agl_core.genai._parts import (
     object_at,
     objects_in,
     parse_arguments,
-    signed_blocks,
+    thinking_blocks,
     write_arguments,
 )
 from agl_core.genai._wire import Json
@@ -122,14 +122,8 @@ def response_to_messages(response: Json) -> Json:
     """Return the first choice of a chat completion as a message."""
     choice = first_choice(response)
     chat_message = object_at(choice, "message")
-    content: list[Json] = []
-    text, thoughts = answer_text(chat_message)
-    signed = signed_blocks(chat_message)
-    if signed:
-        content += signed
-    elif thoughts:
-        content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
-    text = text or chat_message.get("refusal")
+    content = thinking_blocks(chat_message)
+    text = answer_text(chat_message)[0] or chat_message.get("refusal")
     if text:
         content.append({"type": "text", "text": text})
     calls = calls_in(chat_message)

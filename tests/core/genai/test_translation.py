@@ -369,48 +369,80 @@ def test_unsigned_thoughts_are_not_sent_to_anthropic():
     assert lost_in_request("chat", "messages", request) == ["reasoning_content"]
 
 
+def thought(text: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+def words(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+SEVERAL = [thought("let me see. ", "c2ln"), words("Hm. "), thought("so", "b3Ro"), words("yes")]
+
+
+def message_events(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a message as the events of a stream."""
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**message, "content": []}}
+    ]
+    for index, block in enumerate(message["content"]):
+        texts = [key for key in ("thinking", "text", "signature") if block.get(key)]
+        empty = {**block, **dict.fromkeys(texts, "")}
+        events.append({"type": "content_block_start", "index": index, "content_block": empty})
+        for key in texts:
+            for piece in filter(None, (block[key][:3], block[key][3:])):
+                delta = {"type": f"{key}_delta", key: piece}
+                events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
+    end = {key: message[key] for key in ("stop_reason", "stop_sequence")}
+    events.append({"type": "message_delta", "delta": end, "usage": message["usage"]})
+    return [*events, {"type": "message_stop"}]
+
+
+def test_several_signed_thoughts_survive_the_way_through_chat():
+    message = {**signed_message(), "content": SEVERAL}
+    made = translate_response("messages", "chat", message)
+    back = translate_response("chat", "messages", made)
+    assert back["content"] == [SEVERAL[0], SEVERAL[2], words("Hm. yes")]
+    assert lost_in_response("chat", "messages", made) == []
+    chunks = through(message_events(message), "messages", "chat")
+    assert assembled(chunks, "chat")["choices"] == made["choices"]
+    assert assembled(through(chunks, "chat", "messages"), "messages")["content"] == SEVERAL
+
+
+def test_several_thoughts_are_one_reasoning_in_responses():
+    message = {**signed_message(), "content": SEVERAL}
+    whole = translate_response("messages", "responses", message)["output"]
+    streamed = assembled(through(message_events(message), "messages", "responses"), "responses")
+    for output in (whole, streamed["output"]):
+        assert [[part["text"] for part in item["content"]] for item in output] == [
+            ["let me see. so"],
+            ["Hm. yes"],
+        ]
+    assert lost_in_response("messages", "responses", message) == ["thinking.signature"]
+
+
+def test_unsigned_thoughts_beside_signed_ones_are_kept_or_named():
+    blocks = [thought("first", ""), thought("let me see. ", "c2ln"), thought("last", "")]
+    signed = [block for block in blocks if block["signature"]]
+    said = {"role": "assistant", "content": "yes", "thinking_blocks": signed}
+    said["reasoning_content"] = "firstlet me see. last"
+    choice = {"index": 0, "message": said, "finish_reason": "stop", "logprobs": None}
+    made = translate_response("chat", "messages", {"id": "m", "model": "q", "choices": [choice]})
+    assert made["content"] == [*blocks, words("yes")]
+    request = {"model": "q", "messages": [said]}
+    back = translate_request("chat", "messages", request)
+    assert back["messages"][0]["content"] == [*signed, words("yes")]
+    assert lost_in_request("chat", "messages", request) == ["reasoning_content"]
+
+
 def test_signed_thoughts_survive_streams():
     message = signed_message()
-    head = {**message, "content": [], "stop_reason": None}
-    thinking = {"type": "thinking", "thinking": "", "signature": ""}
-    pieces = [("thinking_delta", "thinking", "let me "), ("thinking_delta", "thinking", "see")]
-    pieces.append(("signature_delta", "signature", "c2ln"))
-    events = [
-        {"type": "message_start", "message": head},
-        {"type": "content_block_start", "index": 0, "content_block": thinking},
-        *[
-            {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: piece}}
-            for kind, key, piece in pieces
-        ],
-        {"type": "content_block_stop", "index": 0},
-        {"type": "content_block_start", "index": 1, "content_block": HIDDEN},
-        {"type": "content_block_stop", "index": 1},
-        {"type": "content_block_start", "index": 2, "content_block": {"type": "text", "text": ""}},
-        {
-            "type": "content_block_delta",
-            "index": 2,
-            "delta": {"type": "text_delta", "text": "yes"},
-        },
-        {"type": "content_block_stop", "index": 2},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": message["usage"],
-        },
-        {"type": "message_stop"},
-    ]
-    to_chat = stream_translator("messages", "chat", usage=True)
-    chunks = [made for event in events for made in to_chat.feed(event)] + to_chat.close()
-    whole = get_protocol("chat").assembler()
-    for chunk in chunks:
-        whole.feed(chunk)
+    chunks = through(message_events(message), "messages", "chat")
     expected = translate_response("messages", "chat", message)["choices"]
-    assert whole.result()["choices"] == expected
-    from_chat = stream_translator("chat", "messages")
-    again = get_protocol("messages").assembler()
-    for event in [made for chunk in chunks for made in from_chat.feed(chunk)] + from_chat.close():
-        again.feed(event)
-    assert again.result()["content"] == message["content"]
+    assert assembled(chunks, "chat")["choices"] == expected
+    again = assembled(through(chunks, "chat", "messages"), "messages")
+    assert again["content"] == message["content"]
 
 
 RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "no", "is_error": True}

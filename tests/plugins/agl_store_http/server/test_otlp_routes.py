@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import zlib
 from io import BytesIO
 from typing import Any
 
@@ -307,14 +308,19 @@ async def test_a_second_export_adds_nothing(served):
     assert len(await stored(served, ids[0])) == 2
 
 
-async def test_gzip_in_and_out(served):
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("GZIP", gzip.compress), ("deflate", zlib.compress)]
+)
+async def test_compressed_in_and_gzip_out(served, encoding, compress):
     ids = await served.claim()
-    body = gzip.compress(export({}, {}).SerializeToString())
-    answer = await send(served, body, Content_Encoding="GZIP", Accept_Encoding="br, gzip;q=1")
+    request = export(routing(*ids), {"n": 1})
+    request.resource_spans.extend(export({}, {}).resource_spans)
+    body = compress(request.SerializeToString())
+    answer = await send(served, body, Content_Encoding=encoding, Accept_Encoding="br, gzip;q=1")
     assert answer.status == 200
     assert answer.headers["content-encoding"] == "gzip"  # undone by the client
     assert ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans == 1
-    assert (await stored(served, ids[0])) == []
+    assert [span.attributes["n"] for span in await stored(served, ids[0])] == [1]
 
 
 async def test_json(served):

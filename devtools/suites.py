@@ -23,6 +23,8 @@ from devtools.process import CORES, ROOT, exit_code, once, run
 WORKERS = 2 * CORES
 NOTHING_COLLECTED = 5
 VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
+MUST_INSTALL = "AGL_TEST_MUST_INSTALL"
+"""Environment variable: an example whose programs cannot be installed fails instead of skipping."""
 UNMARKED = "not slow and not benchmark and not heavy"
 SLOW = "slow and not benchmark and not heavy"
 NOT_HEAVY = "not benchmark and not heavy"
@@ -181,7 +183,8 @@ def run_example(name: str) -> None:
     made_from = [requirements, *(requirements.parent / path for path in included)]
     made_from += [path / "pyproject.toml" for path in paths]
     python = environment(ENVS / name, arguments, made_from)
-    run(*pytest_of(python), f"tests/examples/{name}", "-m", HEAVY)
+    tests = f"tests/examples/{name}"
+    run(*pytest_of(python), tests, "-m", HEAVY, env={MUST_INSTALL: "yes"})
 
 
 def examples_with_environments() -> list[str]:

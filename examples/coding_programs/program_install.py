@@ -12,7 +12,7 @@ from pathlib import Path
 
 from programs import Program
 
-__all__ = ["NODE", "InstallError", "Installed", "install"]
+__all__ = ["NODE", "InstallError", "Installed", "MissingInterpreterError", "install"]
 
 NODE = "22.23.3"
 """Node.js from npm, for programs that need a newer one than there is."""
@@ -23,6 +23,10 @@ _SECONDS = 900
 
 class InstallError(Exception):
     """A program cannot be installed; the message says why, in one line."""
+
+
+class MissingInterpreterError(InstallError):
+    """Node.js or a new enough Python is missing."""
 
 
 class Installed:
@@ -49,7 +53,8 @@ def install(program: Program, root: Path) -> Installed:
     """Return a program, installed below ``root`` if it is not there yet.
 
     Raises:
-        InstallError: The registry does not answer, or Node.js or a new enough Python is missing.
+        MissingInterpreterError: Node.js or a new enough Python is missing.
+        InstallError: The registry does not answer, or does not have the version.
     """
     folder = root / program.folder
     complete = folder / "complete"
@@ -70,7 +75,7 @@ def install(program: Program, root: Path) -> Installed:
 def _from_npm(program: Program, folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise InstallError(f"{program.title} needs npm: install Node.js")
+        raise MissingInterpreterError(f"{program.title} needs npm: install Node.js")
     wanted = [f"{program.package}@{program.version}"]
     if _node_version() < program.node:
         wanted.append(f"node@{NODE}")
@@ -107,7 +112,7 @@ def _interpreter(program: Program) -> str:
             # A shim of pyenv is on the search path although it runs nothing.
             if found and not subprocess.run([found, "-V"], capture_output=True).returncode:
                 return str(found)
-    raise InstallError(f"{program.title} needs Python 3.{program.python} or newer")
+    raise MissingInterpreterError(f"{program.title} needs Python 3.{program.python} or newer")
 
 
 def _run(command: list[str], folder: Path) -> None:

@@ -41,7 +41,7 @@ def test_an_example_s_environment_depends_on_all_files_that_name_its_requirement
 ):
     made_from: list[Path] = []
     monkeypatch.setattr(suites, "environment", lambda _, __, files: made_from.extend(files))
-    monkeypatch.setattr(suites, "run", lambda *_: None)
+    monkeypatch.setattr(suites, "run", lambda *_, env: None)
     suites.run_example("sql_agent")
     found = {path.resolve().relative_to(packages.ROOT).as_posix() for path in made_from}
     assert found >= {

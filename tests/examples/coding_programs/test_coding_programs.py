@@ -7,6 +7,7 @@ The programs get no network but the proxy. All that a model samples must be in t
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -22,13 +23,15 @@ from agl_core.types import AttemptedRollout, Span
 from agl_scripted import TEMPLATES, Reply, ScriptedModels, SeenRequest, TemplateError
 from agl_store_http import LightningStoreClient
 from program_agent import TASK, run_program
-from program_install import Installed, InstallError, install
+from program_install import Installed, InstallError, MissingInterpreterError, install
 from program_model import answer
 from programs import PROGRAMS
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
 WHERE = Path(__file__).parents[3] / ".envs/programs"
+MUST_INSTALL = "AGL_TEST_MUST_INSTALL"
+"""Set by devtools/suites.py, where a program that vanished must not pass as a skip."""
 MODEL = "gpt-5.5"
 """Codex offers ``apply_patch`` only to models whose names it knows."""
 OFFLINE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9") | {
@@ -111,7 +114,29 @@ def program(name: str) -> Installed:
     try:
         return install(PROGRAMS[name], WHERE)
     except InstallError as error:
+        if os.environ.get(MUST_INSTALL) and not isinstance(error, MissingInterpreterError):
+            raise
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "must", "outcome"),
+    [
+        (InstallError, "yes", InstallError),
+        (InstallError, "", pytest.skip.Exception),
+        (MissingInterpreterError, "yes", pytest.skip.Exception),
+    ],
+)
+def test_a_program_that_cannot_be_installed_fails_in_a_gate(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], must: str, outcome: type[BaseException]
+):
+    def fail(*_: Any) -> Installed:
+        raise error("no")
+
+    monkeypatch.setitem(globals(), "install", fail)
+    monkeypatch.setenv(MUST_INSTALL, must)
+    with pytest.raises(outcome, match="no"):
+        program("codex")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

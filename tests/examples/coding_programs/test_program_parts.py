@@ -14,7 +14,7 @@ import pytest
 import program_agent
 import program_install as install_module
 from program_agent import TASK, run_program
-from program_install import Installed, InstallError, install
+from program_install import Installed, MissingInterpreterError, install
 from programs import PROGRAMS, Program, table
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def test_a_program_that_cannot_be_installed_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(install_module.shutil, "which", lambda _: None)
-    with pytest.raises(InstallError, match="Codex CLI needs npm") as caught:
+    with pytest.raises(MissingInterpreterError, match="Codex CLI needs npm") as caught:
         install(PROGRAMS["codex"], tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -44,7 +44,9 @@ def test_a_program_that_needs_a_newer_python_gets_it_or_says_so(
     monkeypatch.setattr(install_module.shutil, "which", lambda _: None)
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     program = PROGRAMS["openhands"]
-    with pytest.raises(InstallError, match=r"OpenHands' SDK needs Python 3\.12 or newer"):
+    with pytest.raises(
+        MissingInterpreterError, match=r"OpenHands' SDK needs Python 3\.12 or newer"
+    ):
         install(program, tmp_path / "programs")
     broken = tmp_path / "python3.12"
     for file, code in ((broken, 1), (tmp_path / "versions/3.13.0/bin/python3.13", 0)):

@@ -43,6 +43,8 @@ class ModelProtocol(ABC):
         client_span: Name of the span of a client's call; None if such calls are not recorded.
         translatable: Whether it can be translated to other protocols.
         named_events: Whether the events of its streams have names, and no ``[DONE]`` at the end.
+        has_messages: Whether its calls have a prompt, and answers that a model samples.
+        sampled_logprobs: Value of ``logprobs`` that asks for those of the sampled tokens alone.
     """
 
     name: ClassVar[Protocol]
@@ -52,6 +54,8 @@ class ModelProtocol(ABC):
     client_span: ClassVar[str | None] = None
     translatable: ClassVar[bool] = False
     named_events: ClassVar[bool] = False
+    has_messages: ClassVar[bool] = True
+    sampled_logprobs: ClassVar[bool | int] = True
 
     def is_answer(self, response: Json) -> bool:
         """Return whether a response of status 200 has an answer, not only an error."""

@@ -44,7 +44,7 @@ class Chat(ModelProtocol):
         return ChatAssembler(choices)
 
     def request_extra(self, body: Json, wanted: ExtraFields) -> ExtraFields:
-        return request_extra(body, wanted, logprobs=True)
+        return request_extra(body, wanted, logprobs=self.sampled_logprobs)
 
 
 PROTOCOL: Final = Chat()

@@ -26,6 +26,7 @@ class Completions(ModelProtocol):
     endpoint = "/completions"
     operation = "text_completion"
     client_span: ClassVar[str | None] = "openai.completion"
+    sampled_logprobs = 0
 
     def choices_of(self, request: Json) -> int:
         return super().choices_of(request) * prompts_in(request)
@@ -44,7 +45,7 @@ class Completions(ModelProtocol):
             # Asked for token ids, vLLM leaves the prompt out of the text that it echoes; asked for
             # log-probabilities, it computes those of the prompt as well.
             wanted = replace(wanted, token_ids=False, logprobs=False)
-        return request_extra(body, wanted, logprobs=0)  # 0: of the sampled token alone
+        return request_extra(body, wanted, logprobs=self.sampled_logprobs)
 
 
 def prompts_in(request: Json) -> int:

@@ -16,6 +16,7 @@ class Embeddings(ModelProtocol):
     name = "embeddings"
     endpoint = "/embeddings"
     operation = "embeddings"
+    has_messages = False
 
     def is_answer(self, response: Json) -> bool:
         return isinstance(response.get("data"), list)

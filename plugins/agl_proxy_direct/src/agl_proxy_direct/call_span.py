@@ -120,8 +120,9 @@ def _context(trace_id: str, span_id: str, *, remote: bool) -> Json:
 def _name(record: CallRecord) -> str:
     if record.protocol is None:
         return f"{record.method} {record.endpoint}"
-    if record.protocol == "embeddings":
-        return f"embeddings {record.model}"
+    protocol = get_protocol(record.protocol)
+    if not protocol.has_messages:
+        return f"{protocol.operation} {record.model}"
     return semconv.SPAN_MODEL_CALL
 
 
@@ -157,9 +158,10 @@ def _model_attributes(record: CallRecord) -> Json:
     span holds such a request or response as JSON text.
     """
     found: Json = {}
+    has_messages = record.protocol is not None and get_protocol(record.protocol).has_messages
     try:
         found |= _bounded(genai.request_attributes(record.request))
-        if record.protocol is not None and record.protocol != "embeddings":
+        if has_messages:
             messages = genai.input_messages(record.request)
             found["gen_ai.input.messages"] = dumps(messages).decode()
     except MALFORMED as error:
@@ -167,10 +169,10 @@ def _model_attributes(record: CallRecord) -> Json:
     if record.response is None or record.protocol is None:
         return found
     try:
-        if record.protocol == "embeddings":
-            found |= genai.usage_attributes(record.response)
-        else:
+        if has_messages:
             found |= _bounded(genai.response_attributes(record.response))
+        else:
+            found |= genai.usage_attributes(record.response)
     except MALFORMED as error:
         found |= _raw("response", record.response, error)
     return found

@@ -123,8 +123,9 @@ class ModelCallExchange(Exchange):
         request = self._parse_request()
         if self._span is not None:
             most: float = len(self._body)
-            if self._protocol != "embeddings":
-                most += most_generated(request, get_protocol(self._protocol).choices_of(request))
+            protocol = get_protocol(self._protocol)
+            if protocol.has_messages:
+                most += most_generated(request, protocol.choices_of(request))
             self._reservation = await app.limits.admit(self._span.rollout_id, most)
         failed: list[Member] = []
         before = dict(record.extra)

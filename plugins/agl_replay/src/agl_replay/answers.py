@@ -60,7 +60,7 @@ def answer_chunks(
         # What follows the last piece of a choice says that the choice is complete.
         events = [event for event in events if not _is_end(event)]
     spoken = get_protocol(protocol)
-    if protocol in ("chat", "completions"):
+    if not spoken.named_events:
         options = request.get("stream_options") or {}
         if not options.get("include_usage"):
             events = [event for event in events if event["choices"]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from agl_core import semconv
-from agl_core.genai import CodecError, Json, dumps, loads
+from agl_core.genai import CodecError, Json, dumps, get_protocol, loads
 from agl_proxy_direct import (
     Backend,
     HttpUpstream,
@@ -109,7 +109,7 @@ def _replayed(call: RecordedCall, request: UpstreamRequest) -> UpstreamResponse:
             # A client's own retries are calls of their own for a proxy, not for a tracer.
             return _Response(number, failure.status, [error], None, retry=call.recorder == "proxy")
         return _Response(number, failure.status, [], failure, wait=_waited(call, failure))
-    if not begun or protocol == "embeddings":
+    if not begun or not get_protocol(protocol).has_messages:
         raise _refusal(400, f"the answer of call {call.number} is not recorded", "not_recorded")
     try:
         if streamed:
@@ -132,7 +132,8 @@ def _as_asked(call: RecordedCall, request: UpstreamRequest) -> Json:
     body: Any = request.body
     if call.recorder == "proxy":
         return dict(body)
-    logprobs: Any = True if request.protocol == "chat" else 0
+    assert request.protocol is not None
+    logprobs = get_protocol(request.protocol).sampled_logprobs
     return {**body, "return_token_ids": True, "logprobs": logprobs}
 
 

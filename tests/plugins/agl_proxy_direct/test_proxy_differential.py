@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,12 +18,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from agl_proxy_direct import DirectProxy
 from agl_store_memory import InMemoryLightningStore
 
-from .odd_streams import STREAMS, Intended, answers
+from .odd_streams import STREAMS, Intended, answers, broken
 
-PROTOCOLS = ("chat", "responses", "messages")
+TRANSLATED = ("chat", "responses", "messages")
+PROTOCOLS = (*TRANSLATED, "completions")
 PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=PATIENT)
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=PATIENT)
+VLLMS = ("chat", "completions")
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -60,7 +61,8 @@ class Bench:
             {
                 "model_name": name,
                 "litellm_params": {
-                    "model": f"{'hosted_vllm' if name == 'chat' else 'openai'}/m",
+                    # Extra fields are requested of vLLM alone.
+                    "model": f"{'hosted_vllm' if name in VLLMS else 'openai'}/m",
                     "api_base": f"{self.direct}/v1",
                     "api_key": "sk-upstream-1234",
                     "protocols": [name],
@@ -109,37 +111,69 @@ def anthropic_client(base: str) -> anthropic.Anthropic:
     return anthropic.Anthropic(base_url=base, api_key="k", max_retries=0, timeout=20)
 
 
+def events_of(stream: Any) -> list[Any]:
+    """Return the events of a stream, and the error that it ends with."""
+    events: list[Any] = []
+    try:
+        # Events before an error are kept.
+        events.extend(event.model_dump(warnings=False) for event in stream)
+    except (openai.APIError, anthropic.APIError) as error:
+        events.append((type(error), str(error)))
+    return events
+
+
+def without_extra(events: list[Any]) -> list[Any]:
+    """Return events without the listed differences (docs/proxy.md).
+
+    The proxy asks for usage and log-probabilities, and removes them. Servers send them only if
+    asked; those of a server that sends them unasked are lost.
+    """
+    kept: list[Any] = []
+    for event in events:
+        if isinstance(event, dict):
+            for choice in event["choices"] or ():
+                choice["logprobs"] = None
+            if not event["choices"] and event["usage"]:
+                continue
+        kept.append(event)
+    return kept
+
+
 def chat_events(base: str, model: str) -> list[Any]:
     stream = openai_client(base).chat.completions.create(model=model, messages=HI, stream=True)
-    events = [event.model_dump(warnings=False) for event in stream]
-    # The listed differences: the proxy asks for usage and log-probabilities, and removes them.
-    # Servers send them only if asked; those of a server that sends them unasked are lost.
-    for event in events:
-        for choice in event["choices"]:
-            choice["logprobs"] = None
-    return [event for event in events if event["choices"] or not event["usage"]]
+    return without_extra(events_of(stream))
+
+
+def completions_events(base: str, model: str) -> list[Any]:
+    stream = openai_client(base).completions.create(model=model, prompt="hi", stream=True)
+    return without_extra(events_of(stream))
 
 
 def responses_events(base: str, model: str) -> list[Any]:
-    stream = openai_client(base).responses.create(model=model, input="hi", stream=True)
-    return [event.model_dump(warnings=False) for event in stream]
+    return events_of(openai_client(base).responses.create(model=model, input="hi", stream=True))
 
 
 def messages_events(base: str, model: str) -> list[Any]:
     options: Any = {"model": model, "max_tokens": 9, "messages": HI, "stream": True}
-    stream: Any = anthropic_client(base).messages.create(**options)
-    return [event.model_dump(warnings=False) for event in stream]
+    return events_of(anthropic_client(base).messages.create(**options))
 
 
-EVENTS = {"chat": chat_events, "responses": responses_events, "messages": messages_events}
+EVENTS = {
+    "chat": chat_events,
+    "completions": completions_events,
+    "responses": responses_events,
+    "messages": messages_events,
+}
 
 
 def chat_answer(base: str, model: str) -> Intended:
     text: list[str] = []
+    thoughts: list[str] = []
     calls: dict[int, list[str]] = {}
     for event in chat_events(base, model):
         for choice in event["choices"]:
             text.append(choice["delta"]["content"] or "")
+            thoughts.append(choice["delta"].get("reasoning_content") or "")
             for call in choice["delta"]["tool_calls"] or ():
                 known = calls.setdefault(call["index"], ["", ""])
                 known[0] = call["function"]["name"] or known[0]
@@ -147,7 +181,7 @@ def chat_answer(base: str, model: str) -> Intended:
             if choice["finish_reason"]:
                 assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
     made = [(name, json.loads(given)) for _, (name, given) in sorted(calls.items())]
-    return Intended("".join(text), tuple(made))
+    return Intended("".join(text), tuple(made), "".join(thoughts))
 
 
 def responses_answer(base: str, model: str) -> Intended:
@@ -159,7 +193,9 @@ def responses_answer(base: str, model: str) -> Intended:
         for item in made.output
         if item.type == "function_call"
     ]
-    return Intended(made.output_text, tuple(calls))
+    thoughts = [item.content or [] for item in made.output if item.type == "reasoning"]
+    reasoning = "".join(part.text for parts in thoughts for part in parts)
+    return Intended(made.output_text, tuple(calls), reasoning)
 
 
 def messages_answer(base: str, model: str) -> Intended:
@@ -170,7 +206,8 @@ def messages_answer(base: str, model: str) -> Intended:
     calls = [(block.name, block.input) for block in blocks if block.type == "tool_use"]
     text = "".join(block.text for block in blocks if block.type == "text")
     assert made.stop_reason == ("tool_use" if calls else "end_turn")
-    return Intended(text, tuple(calls))
+    thoughts = "".join(block.thinking for block in blocks if block.type == "thinking")
+    return Intended(text, tuple(calls), thoughts)
 
 
 ANSWERS = {"chat": chat_answer, "responses": responses_answer, "messages": messages_answer}
@@ -178,18 +215,15 @@ ANSWERS = {"chat": chat_answer, "responses": responses_answer, "messages": messa
 
 def outcome(program: Callable[[str, str], list[Any]], base: str, model: str) -> Any:
     """Return what a program sees: its events, or the type of the error it gets."""
-    seen: Any = None
-    with suppress(openai.APIError, anthropic.APIError):
-        try:
-            seen = program(base, model)
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            return type(error)
-    return seen
+    try:
+        return program(base, model)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        return type(error)
 
 
 def check_same(bench: Bench, protocol: str, data: st.DataObject) -> None:
     answer = data.draw(answers)
-    bench.stream = data.draw(STREAMS[protocol](answer))
+    bench.stream = data.draw(broken(data.draw(STREAMS[protocol](answer)), protocol))
     program = EVENTS[protocol]
     assert outcome(program, bench.proxied, protocol) == outcome(program, bench.direct, protocol)
 
@@ -200,7 +234,7 @@ def check_translated(bench: Bench, agent: str, backend: str, data: st.DataObject
     assert ANSWERS[agent](bench.proxied, backend) == answer
 
 
-PAIRS = [(agent, backend) for agent in PROTOCOLS for backend in PROTOCOLS if agent != backend]
+PAIRS = [(agent, backend) for agent in TRANSLATED for backend in TRANSLATED if agent != backend]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

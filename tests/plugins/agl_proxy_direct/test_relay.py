@@ -103,6 +103,23 @@ def test_fields_that_were_not_requested_are_recorded_and_removed():
     assert whole["usage"] == {"prompt_tokens": 2}
 
 
+def test_an_event_without_its_end_gets_none_when_fields_are_removed():
+    stream = relay(extra=ExtraFields(token_ids=True))
+    sent = event_bytes(chunk("a", token_ids=[7])) + event_bytes(chunk("b", token_ids=[8]))
+    assert stream.feed(sent.removesuffix(b"\n\n")) == event_bytes(chunk("a"))
+    stream.end()
+    assert stream.close() == event_bytes(chunk("b")).removesuffix(b"\n\n")
+
+
+def test_what_comes_after_the_end_stays_behind_it():
+    stream = relay()
+    error = event_bytes({"error": {"message": "no room"}})
+    sent = event_bytes(chunk("a")) + DONE + error
+    assert stream.feed(sent) == event_bytes(chunk("a"))
+    stream.end()
+    assert stream.close() == DONE + error
+
+
 @pytest.mark.parametrize("data", [b"data: {nope\n\n", b"data: [1]\n\n"])
 def test_garbage_goes_to_the_agent_and_is_named(data: bytes):
     stream = relay()

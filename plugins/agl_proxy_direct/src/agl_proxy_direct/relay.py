@@ -150,9 +150,12 @@ class StreamRelay:
                 self._record(parsed)
         if type(parsed) is dict:
             made = self._outgoing(cast("Json", parsed), event.raw)
+            if cut and self._translator is None:
+                made = [one.removesuffix(b"\n\n") for one in made]  # clients ignore such an event
         else:
             made = [event.raw] if self._translator is None else []
-        (self._held if self.assembler.finished else out).extend(made)
+        # What follows held bytes stays behind them, as an error after [DONE] does.
+        (self._held if self.assembler.finished or self._held else out).extend(made)
 
     def close(self) -> bytes:
         """Return the held bytes; called after :meth:`end`.

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic import TypeAdapter
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.semconv import PRIMARY_REWARD_VALUE
+from agl_core.semconv import LATE, PRIMARY_REWARD_VALUE
 from agl_core.types import Span, SpanContext, StatusCode
 from agl_core.types._copying import construct, construct_span, copy_value
 
@@ -81,7 +81,8 @@ class EncodedSpan:
     ) -> None:
         """Hold a span as bytes or, if ``payload`` is None, as the parts of an object.
 
-        ``has_reward`` says whether it has a primary reward; None means to search its bytes.
+        ``has_reward`` says whether it has a primary reward that counts; None means to search its
+        bytes.
         ``reward`` is the finite one, if it is known.
         """
         self.has_reward = has_reward
@@ -294,6 +295,8 @@ def _wrap(span: Span, payload: bytes | None, parts: SpanParts | None) -> Encoded
     if payload is not None:
         check_size(span.span_id, len(payload))
     value: Any = span.attributes.get(PRIMARY_REWARD_VALUE)
+    if value is not None and span.attributes.get(LATE):
+        value = None
     return EncodedSpan(
         *_fields_of(span),
         payload=payload,

@@ -22,11 +22,11 @@ from agl_core.errors import (
     MissingDependencyError,
     SpansEvictedError,
 )
-from agl_core.store import LightningStore, encode_span
+from agl_core.store import EncodedSpan, LightningStore, encode_span
 from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
 from agl_store_http.client.client import LightningStoreClient
 from agl_store_http.secrets import MASK, has_mask, masked
-from agl_store_kit import Record, RecordKind, Restorable
+from agl_store_kit import Record, RecordKind, Restorable, settle_rewards
 
 __all__ = [
     "copy_records",
@@ -241,13 +241,20 @@ class _Replay:
             await self._store.update_rollout(queued.rollout_id, status=source.status)
         elif source is not None and self._attempts:
             if self._spans:
-                await self._store.add_encoded_spans([encode_span(span) for span in self._spans])
+                await self._add([encode_span(span) for span in self._spans])
             for attempt_id, was in self._attempts.values():
                 await self._store.update_attempt(
                     self._rollout_id, attempt_id, status=was.status, metadata=was.metadata
                 )
             await self._store.update_rollout(self._rollout_id, status=source.status)
         self._source, self._rollout_id, self._attempts, self._spans = None, "", {}, []
+
+    async def _add(self, spans: list[EncodedSpan]) -> None:
+        if isinstance(self._store, LightningStoreClient):
+            await self._store.import_encoded_spans(spans)
+        else:
+            settle_rewards(spans)
+            await self._store.add_encoded_spans(spans)
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -36,7 +36,16 @@ from agl_store_kit.batching import BatchingStore
 from agl_store_kit.clock import SharedClock
 from agl_store_kit.engine import EngineStore
 from agl_store_kit.feed import NoticeFeed
-from agl_store_kit.figures import changed_figures, duration_of, last_rewards, reward_of
+from agl_store_kit.figures import (
+    changed_figures,
+    duration_of,
+    has_other_reward,
+    is_own,
+    last_rewards,
+    leave_out,
+    reward_of,
+    settle_rewards,
+)
 from agl_store_kit.filters import filter_options, sort_key, sortable_fields
 from agl_store_kit.late_spans import late_seconds
 from agl_store_kit.lifecycle import Change
@@ -88,9 +97,12 @@ __all__ = [
     "changed_figures",
     "duration_of",
     "filter_options",
+    "has_other_reward",
     "in_slices",
+    "is_own",
     "last_rewards",
     "late_seconds",
+    "leave_out",
     "lifecycle",
     "notices_of",
     "reward_of",
@@ -99,6 +111,7 @@ __all__ = [
     "rollout_notice",
     "run_query",
     "run_query_in_slices",
+    "settle_rewards",
     "sort_key",
     "sortable_fields",
     "sorted_in_slices",

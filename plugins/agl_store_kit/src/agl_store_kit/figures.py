@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from agl_core.semconv import LATE, PRIMARY_REWARD_VALUE
+from agl_core.semconv import LATE, PRIMARY_REWARD_VALUE, WRITTEN_BY
 from agl_core.store import EncodedSpan, finite_number
 from agl_core.types import Attempt
 from agl_store_kit.backend import RolloutState
 from agl_store_kit.lifecycle import Change
 
 _REWARD_BYTES: Final = PRIMARY_REWARD_VALUE.encode()
+_WRITER_BYTES: Final = WRITTEN_BY.encode()
 
 
 def reward_of(span: EncodedSpan) -> float | None:
@@ -37,6 +38,47 @@ def last_rewards(spans: Iterable[EncodedSpan]) -> dict[tuple[str, str], float]:
     if rewards:  # in few calls
         rewards.sort(key=lambda item: item[0].sequence_id)
     return {(span.rollout_id, span.attempt_id): value for span, value in rewards}
+
+
+def is_own(span: EncodedSpan) -> bool:
+    """Return whether the agent itself wrote a span, with its attempt's token."""
+    parts = span.parts
+    if parts is None and _WRITER_BYTES not in span.payload:
+        return False
+    return (span.decode() if parts is None else parts).attributes.get(WRITTEN_BY) == "attempt"
+
+
+def has_other_reward(spans: Iterable[EncodedSpan]) -> bool:
+    """Return whether one of an attempt's spans has a reward that the agent did not write itself."""
+    return any(reward_of(span) is not None and not is_own(span) for span in spans)
+
+
+def settle_rewards(spans: Iterable[EncodedSpan]) -> dict[tuple[str, str], list[EncodedSpan]]:
+    """Leave the agent's own rewards out of the figures where spans hold another's, too.
+
+    Returns:
+        The agent's own rewards that are left, by rollout id and attempt id: those of attempts of
+        which the spans hold no other reward. The store may have one.
+    """
+    own: dict[tuple[str, str], list[EncodedSpan]] = {}
+    judged: set[tuple[str, str]] = set()
+    for span in spans:
+        if reward_of(span) is None:
+            continue
+        ids = (span.rollout_id, span.attempt_id)
+        if is_own(span):
+            own.setdefault(ids, []).append(span)
+        else:
+            judged.add(ids)
+    for ids in judged & own.keys():
+        leave_out(own.pop(ids))
+    return own
+
+
+def leave_out(spans: Iterable[EncodedSpan]) -> None:
+    """Let no reward of these spans become a figure."""
+    for span in spans:
+        span.has_reward, span.reward = False, None
 
 
 def duration_of(attempt: Attempt) -> float | None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import encode_span
+from agl_core.semconv import PRIMARY_REWARD_VALUE
+from agl_core.store import StoredSpan, encode_span
 from agl_core.types import (
     QUEUING_STATUSES,
     Attempt,
@@ -20,7 +21,15 @@ from agl_core.types import (
     Worker,
     becomes_latest,
 )
-from agl_store_kit import Record, RolloutState, duration_of, last_rewards
+from agl_store_kit import (
+    Record,
+    RolloutState,
+    duration_of,
+    has_other_reward,
+    last_rewards,
+    leave_out,
+    settle_rewards,
+)
 from agl_store_kit.lifecycle import Change
 from agl_store_postgres.schema import ROLLOUTS_PER_PARTITION, partition_of
 from agl_store_postgres.spans import append_spans
@@ -100,6 +109,9 @@ async def _restore_attempt(tx: Transaction, json: bytes) -> bool:
 
 async def _restore_spans(tx: Transaction, batch: Iterable[bytes]) -> int:
     spans = [encode_span(Span.model_validate_json(json)) for json in batch]
+    for ids, own in settle_rewards(spans).items():
+        if await _has_other_reward(tx, *ids):
+            leave_out(own)
     rewards = last_rewards(spans)
 
     def arrived(state: RolloutState) -> Change:
@@ -109,6 +121,26 @@ async def _restore_spans(tx: Transaction, batch: Iterable[bytes]) -> int:
     stored = await append_spans(tx, spans, arrived, look=True)
     await tx.flush()
     return len(stored)
+
+
+async def _has_other_reward(tx: Transaction, rollout_id: str, attempt_id: str) -> bool:
+    """Return whether an attempt has a stored reward that its agent did not write itself."""
+    (found,) = await tx.read(("SELECT ordinal FROM @rollouts WHERE rollout_id = %s", (rollout_id,)))
+    if not found:
+        return False
+    ordinal = found[0][0]
+    partition = partition_of(ordinal)
+    tx.partitions.add(partition)
+    (rows,) = await tx.read(
+        (
+            (
+                f"SELECT payload FROM {partition} WHERE rollout = %s AND attempt_id = %s "
+                "AND position(%s::bytea IN payload) > 0"
+            ),
+            (ordinal, attempt_id, PRIMARY_REWARD_VALUE.encode()),
+        )
+    )
+    return has_other_reward(StoredSpan(payload) for (payload,) in rows)
 
 
 _RESTORE: Final = {

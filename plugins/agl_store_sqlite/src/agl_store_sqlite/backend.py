@@ -28,7 +28,6 @@ from agl_store_kit import (
     SpanQuery,
     StorageBackend,
     WorkerQuery,
-    attempt_not_found,
     lifecycle,
     standing_claims,
 )
@@ -36,7 +35,7 @@ from agl_store_kit.lifecycle import Change
 from agl_store_sqlite import queries
 from agl_store_sqlite.config import SqliteConfig
 from agl_store_sqlite.database import Database
-from agl_store_sqlite.spans import draw_sequence_ids, insert_spans, raise_sequence_id
+from agl_store_sqlite.spans import append_spans, draw_sequence_ids
 from agl_store_sqlite.transaction import StoredState, Transaction
 
 __all__ = ["SqliteBackend"]
@@ -176,29 +175,7 @@ class SqliteBackend(StorageBackend):
     async def append_spans(
         self, spans: Sequence[EncodedSpan], arrived: Decide
     ) -> Sequence[EncodedSpan]:
-        def append(tx: Transaction) -> list[EncodedSpan]:
-            states: dict[tuple[str, str], StoredState] = {}
-            ordinals: dict[str, int] = {}
-            for span in spans:
-                ids = span.rollout_id, span.attempt_id
-                if ids not in states:
-                    states[ids] = stored = tx.state(*ids, payload=False)
-                    if stored.state.attempt is None:
-                        raise attempt_not_found(*ids)
-                    ordinals[span.rollout_id] = stored.ordinal
-            added = insert_spans(tx, spans, ordinals)
-            if len(added) < len(spans):
-                # The counter is above all stored spans, not above the skipped ones.
-                for span in spans:
-                    raise_sequence_id(tx, span.rollout_id, span.sequence_id)
-            for ids in dict.fromkeys((span.rollout_id, span.attempt_id) for span in added):
-                stored = states[ids]
-                if len(states) > len(ordinals):  # another attempt may have changed the rollout
-                    stored = tx.state(*ids, payload=False)
-                tx.apply(stored, arrived(stored.state) or _NOTHING)
-            return added
-
-        return await self.database.writer.write(append)
+        return await self.database.writer.write(lambda tx: append_spans(tx, spans, arrived))
 
     async def draw_sequence_ids(self, rollout_ids: Sequence[str]) -> Sequence[int]:
         numbers: dict[str, int] = {}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from pydantic import ValidationError
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.store import encode_span
+from agl_core.semconv import PRIMARY_REWARD_VALUE
+from agl_core.store import StoredSpan, encode_span
 from agl_core.types import (
     QUEUING_STATUSES,
     Attempt,
@@ -18,9 +21,19 @@ from agl_core.types import (
     Worker,
     becomes_latest,
 )
-from agl_store_kit import Notice, Record, attempt_not_found, duration_of, reward_of
+from agl_store_kit import (
+    Notice,
+    Record,
+    RolloutState,
+    duration_of,
+    has_other_reward,
+    last_rewards,
+    leave_out,
+    settle_rewards,
+)
+from agl_store_kit.lifecycle import Change
 from agl_store_sqlite.queries import get_resources
-from agl_store_sqlite.spans import insert_spans
+from agl_store_sqlite.spans import append_spans
 from agl_store_sqlite.transaction import Transaction
 
 __all__ = ["drop_rollouts", "restore"]
@@ -38,12 +51,16 @@ def restore(tx: Transaction, records: Iterable[Record]) -> int:
         InvalidArgumentError: A record is malformed, or belongs to one that does not exist.
     """
     restored = 0
-    for record in records:
+    for kind, group in groupby(records, key=attrgetter("kind")):
+        batch: list[bytes] = [record.json for record in group]
         try:
-            restored += _RESTORE[record.kind](tx, record.json)
+            if kind == "span":
+                restored += _restore_spans(tx, batch)
+            else:
+                restored += sum(_RESTORE[kind](tx, json) for json in batch)
         except (ValidationError, LookupError) as error:
             raise InvalidArgumentError(
-                f"this {record.kind} cannot be restored: {record.json[:200]!r}"
+                f"this {kind} cannot be restored: {batch[0][:200]!r}"
             ) from error
     return restored
 
@@ -84,17 +101,28 @@ def _restore_attempt(tx: Transaction, json: bytes) -> bool:
     return True
 
 
-def _restore_span(tx: Transaction, json: bytes) -> bool:
-    span = encode_span(Span.model_validate_json(json))
-    stored = tx.state(span.rollout_id, span.attempt_id, payload=False)
-    if stored.state.attempt is None:
-        raise attempt_not_found(span.rollout_id, span.attempt_id)
-    stored_now = bool(insert_spans(tx, [span], {span.rollout_id: stored.ordinal}))
-    reward = reward_of(span)
-    if stored_now and reward is not None and stored.state.is_latest:
-        rollout = stored.state.rollout
-        tx.update_rollout(stored.ordinal, rollout, rollout, {"reward": reward})
-    return stored_now
+def _restore_spans(tx: Transaction, batch: Iterable[bytes]) -> int:
+    spans = [encode_span(Span.model_validate_json(json)) for json in batch]
+    for ids, own in settle_rewards(spans).items():
+        if _has_other_reward(tx, *ids):
+            leave_out(own)
+    rewards = last_rewards(spans)
+
+    def arrived(state: RolloutState) -> Change:
+        ids = (state.rollout.rollout_id, state.attempt.attempt_id if state.attempt else "")
+        return Change(reward=rewards.get(ids))
+
+    return len(append_spans(tx, spans, arrived))
+
+
+def _has_other_reward(tx: Transaction, rollout_id: str, attempt_id: str) -> bool:
+    """Return whether an attempt has a stored reward that its agent did not write itself."""
+    rows = tx.execute(
+        "SELECT payload FROM spans WHERE attempt_id = ? AND instr(payload, ?) AND rollout = "
+        "(SELECT ordinal FROM rollouts WHERE rollout_id = ?)",
+        (attempt_id, PRIMARY_REWARD_VALUE.encode(), rollout_id),
+    )
+    return has_other_reward(StoredSpan(payload) for (payload,) in rows)
 
 
 _RESTORE: Final = {
@@ -102,7 +130,6 @@ _RESTORE: Final = {
     "worker": _restore_worker,
     "rollout": _restore_rollout,
     "attempt": _restore_attempt,
-    "span": _restore_span,
 }
 
 

@@ -7,15 +7,44 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agl_core.store import EncodedSpan
-from agl_store_kit import HIGHEST_COUNTED_SEQUENCE_ID
+from agl_store_kit import HIGHEST_COUNTED_SEQUENCE_ID, Decide, attempt_not_found
+from agl_store_kit.lifecycle import Change
 from agl_store_sqlite.records import SPAN_COLUMNS
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
-from agl_store_sqlite.transaction import Transaction
+from agl_store_sqlite.transaction import StoredState, Transaction
 
-__all__ = ["draw_sequence_ids", "insert_spans", "raise_sequence_id"]
+__all__ = ["append_spans", "draw_sequence_ids"]
+
+_NOTHING: Final = Change()
 
 
-def insert_spans(
+def append_spans(
+    tx: Transaction, spans: Sequence[EncodedSpan], arrived: Decide
+) -> list[EncodedSpan]:
+    """Store spans; see :meth:`agl_store_kit.StorageBackend.append_spans`."""
+    states: dict[tuple[str, str], StoredState] = {}
+    ordinals: dict[str, int] = {}
+    for span in spans:
+        ids = span.rollout_id, span.attempt_id
+        if ids not in states:
+            states[ids] = stored = tx.state(*ids, payload=False)
+            if stored.state.attempt is None:
+                raise attempt_not_found(*ids)
+            ordinals[span.rollout_id] = stored.ordinal
+    added = _insert_spans(tx, spans, ordinals)
+    if len(added) < len(spans):
+        # The counter is above all stored spans, not above the skipped ones.
+        for span in spans:
+            _raise_sequence_id(tx, span.rollout_id, span.sequence_id)
+    for ids in dict.fromkeys((span.rollout_id, span.attempt_id) for span in added):
+        stored = states[ids]
+        if len(states) > len(ordinals):  # another attempt may have changed the rollout
+            stored = tx.state(*ids, payload=False)
+        tx.apply(stored, arrived(stored.state) or _NOTHING)
+    return added
+
+
+def _insert_spans(
     tx: Transaction, spans: Sequence[EncodedSpan], ordinals: Mapping[str, int]
 ) -> list[EncodedSpan]:
     """Add spans; skip those whose primary key is stored.
@@ -81,7 +110,7 @@ def draw_sequence_ids(tx: Transaction, rollout_id: str, number: int) -> int:
     )[0]
 
 
-def raise_sequence_id(tx: Transaction, rollout_id: str, least: int) -> None:
+def _raise_sequence_id(tx: Transaction, rollout_id: str, least: int) -> None:
     """Make every id drawn of a rollout from now on higher than ``least``, if that counts."""
     if least > HIGHEST_COUNTED_SEQUENCE_ID:
         return

@@ -22,11 +22,13 @@ import psutil
 import pytest
 
 from agl_cli_kit import main
+from agl_core.emitter import find_final_reward
 from agl_core.errors import MissingDependencyError
+from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store import LightningStore
 from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
 from agl_serving import mint_token
-from agl_store_http import LightningStoreServer
+from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.transfer import export_records, import_records, read_records, writing
 from agl_store_memory import InMemoryLightningStore
 
@@ -246,6 +248,82 @@ def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
     assert (attempt["status"], attempt["metadata"]) == ("succeeded", {"why": "succeeded"})
 
 
+async def judge(path: Path) -> None:
+    """Serve a file and let a judge and an agent reward a rollout; another one gets 0.5."""
+    store = open_file(path)
+    server = LightningStoreServer(store, port=0, auth_token=SECRET)
+    await server.start()
+    judge = LightningStoreClient(server.endpoint, auth_token=SECRET)
+    clients = [judge]
+
+    async def reward(client: LightningStore, ids: Any, value: float) -> None:
+        number = await client.get_next_span_sequence_id(*ids)
+        span = Span.from_attributes(
+            attributes={PRIMARY_REWARD_VALUE: value},
+            **dict(zip(("rollout_id", "attempt_id"), ids, strict=True)),
+            sequence_id=number,
+        )
+        await client.add_span(span)
+
+    for values in [(0.1, 1e6), (0.5,)]:
+        started = await judge.start_rollout("x", metadata={"judged": values[0]})
+        ids = (started.rollout_id, started.attempt.attempt_id)
+        token = mint_token(SECRET, "attempt", lifetime=60, rollout_id=ids[0], attempt_id=ids[1])
+        agent = LightningStoreClient(server.endpoint, auth_token=token)
+        clients.append(agent)
+        await reward(judge, ids, values[0])
+        for value in values[1:]:
+            await reward(agent, ids, value)
+        await judge.update_attempt(*ids, status="succeeded")
+        for value in values[1:]:
+            await reward(agent, ids, value)  # late
+    for client in clients:
+        await client.close()
+    await server.stop()
+    await store.close()
+
+
+async def rewards(store: LightningStore) -> list[tuple[float, float | None]]:
+    """Return what each rollout was given and what counts, best first."""
+    page = await store.query_rollouts(sort_by="reward", sort_order="desc")
+    found: list[tuple[float, float | None]] = []
+    for rollout in page:
+        spans = (await store.query_spans(rollout.rollout_id)).items
+        assert rollout.metadata is not None
+        found.append((rollout.metadata["judged"], find_final_reward(spans)))
+    return found
+
+
+JUDGED = [(0.5, 0.5), (0.1, 0.1)]
+
+
+@pytest.mark.parametrize("batch", [1000, 1])
+def test_what_an_agent_gave_itself_counts_in_no_copy(tmp_path, monkeypatch, batch):
+    from agl_store_http import transfer
+    from agl_store_http.client import spans
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transfer, "_BATCH", batch)
+    monkeypatch.setattr(spans, "MAX_BATCH", batch)
+    asyncio.run(judge(tmp_path / "one.db"))
+    assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
+    assert main(["store", "copy", "one.db", "copied.db"]) == 0
+    assert main(["store", "import", "all.jsonl", "--path", "imported.db"]) == 0
+    for name in ("one.db", "copied.db", "imported.db"):
+        assert asyncio.run(closing(open_file(tmp_path / name), rewards)) == JUDGED, name
+    stores = {"served": InMemoryLightningStore(), "memory": InMemoryLightningStore()}
+    server = LightningStoreServer(stores["served"], port=0, auth_token=SECRET)
+    monkeypatch.setenv("AGL_AUTH_TOKEN", mint_token(SECRET, "algorithm", lifetime=60))
+    asyncio.run(server.start())
+    try:
+        assert main(["store", "import", "all.jsonl", "--url", server.endpoint]) == 0
+    finally:
+        asyncio.run(server.stop())
+    asyncio.run(import_records(stores["memory"], read_records(tmp_path / "all.jsonl")))
+    for name, store in stores.items():
+        assert asyncio.run(rewards(store)) == JUDGED, name
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -463,8 +541,6 @@ def test_a_file_is_served_by_default_and_said_first(served, tmp_path):
 
 @pytest.mark.timing
 def test_workers_share_a_file_and_wake_each_other(served, tmp_path):
-    from agl_store_http import LightningStoreClient
-
     _, url = served("--n-workers", "4", "--path", "runs.db")
 
     async def work() -> tuple[list[float], list[float]]:
@@ -528,8 +604,6 @@ def test_the_watchdog_looks_once_for_all_processes(tmp_path):
 
 
 def test_four_server_processes_share_one_watchdog(served, tmp_path):
-    from agl_store_http import LightningStoreClient
-
     period = 0.4
     _, url = served(
         "--n-workers", "4", "--path", "runs.db", "--set", f"scan_debounce_seconds={period}"

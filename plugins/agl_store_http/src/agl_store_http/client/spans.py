@@ -55,8 +55,7 @@ class SpanSender:
         """
         stored: list[EncodedSpan | None] = []
         for batch in _batches(spans):
-            body = b'{"spans":[%b]}' % b",".join([span.payload for span in batch])
-            reply = await self._batch("/spans/batch", body) if len(batch) > 1 else None
+            reply = await self._batch("/spans/batch", _body(batch)) if len(batch) > 1 else None
             if reply is not None:
                 duplicates = set[int](from_json(reply.body)["duplicates"])
                 for position, span in enumerate(batch):
@@ -68,6 +67,11 @@ class SpanSender:
                 is_new = reply.body != b"null" or await self._is_own(reply, span, again)
                 stored.append(span if is_new else None)
         return stored
+
+    async def take_in(self, spans: Sequence[EncodedSpan]) -> None:
+        """Store spans that keep what the server of their store wrote into them."""
+        for batch in _batches(spans):
+            await self._client.request("POST", "/spans/import", _body(batch))
 
     async def draw_sequence_ids(self, attempts: Sequence[tuple[str, str]]) -> Sequence[int]:
         """Draw a sequence id for each pair of a rollout id and an attempt id."""
@@ -113,6 +117,10 @@ class SpanSender:
             span.rollout_id, span.attempt_id, span_id=span.span_id
         )
         return any(stored == span.decode() for stored in page.items)
+
+
+def _body(spans: Sequence[EncodedSpan]) -> bytes:
+    return b'{"spans":[%b]}' % b",".join([span.payload for span in spans])
 
 
 def _batches(spans: Sequence[EncodedSpan]) -> Iterator[Sequence[EncodedSpan]]:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic_core import ValidationError
 
 from agl_core.semconv import PRIMARY_REWARD_VALUE
-from agl_core.store import EncodedSpan, encode_span
+from agl_core.store import EncodedSpan, encode_span, finite_number
 from agl_core.types import Span
 from agl_serving import HTTPError, error_details, reject_non_finite
 from agl_store_http.server.dependencies import JsonBody, current_call
@@ -51,16 +51,20 @@ class BatchBody(JsonBody):
 
     A long batch is parsed in pieces, so that the loop is not held and no more than one piece is in
     memory as objects.
+
+    Args:
+        keeps_marks: Whether the spans keep what another server wrote into them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_marks: bool = False) -> None:
         super().__init__(SpanBatch, keeps_infinity=True)
+        self._keeps_marks = keeps_marks
 
     async def parse(self, body: bytes) -> Sequence[EncodedSpan]:
         lists = NumberLists()
         if not is_light(body):
             body = await lists.cut(body)
-        writer = await Writer.of(current_call.get())
+        writer = await Writer.of(current_call.get(), keeps_marks=self._keeps_marks)
         in_pieces = len(body) > _SMALL and body.startswith(_BEGINNING) and body.endswith(_END)
         parse = self._parse_pieces if in_pieces else self._parse_whole
         return await writer.finish(await parse(body, lists, writer))
@@ -118,9 +122,8 @@ def _encoded(span: Span, lists: NumberLists, writer: Writer) -> EncodedSpan:
     if not -MAX_SEQUENCE_ID <= span.sequence_id <= MAX_SEQUENCE_ID:
         raise HTTPError(422, f"sequence_id {span.sequence_id} does not fit in 64 bits")
     writer.mark(span.attributes)
+    value = span.attributes.get(PRIMARY_REWARD_VALUE)
+    if isinstance(value, int) and finite_number(value) is None:
+        raise HTTPError(422, "a reward must be less than 1.8e308, the largest double")
     encoded = encode_span(span)
-    if encoded.has_reward and encoded.reward is None:
-        value = span.attributes[PRIMARY_REWARD_VALUE]
-        if isinstance(value, int):
-            raise HTTPError(422, "a reward must be less than 1.8e308, the largest double")
     return encoded.with_payload(lists.put_back(encoded.payload))

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 
 from agl_core.algorithm import earned_reward
 from agl_core.errors import SpansEvictedError
-from agl_core.semconv import WRITTEN_BY
 from agl_core.statistics import Estimate, estimate_gain, estimate_mean, reward_ends
 from agl_core.status import failed_by
 from agl_core.store import EncodedSpan, LightningStore
@@ -33,7 +32,7 @@ from agl_core.types import (
     RolloutStatus,
     task_digest,
 )
-from agl_store_kit import Pauses, in_slices, reward_of
+from agl_store_kit import Pauses, in_slices, is_own, reward_of
 
 __all__ = [
     "BatchGroups",
@@ -602,9 +601,7 @@ def _counting(spans: Sequence[EncodedSpan]) -> tuple[float | None, bool]:
         value = reward_of(span)
         if value is None:
             continue
-        if WRITTEN_BY.encode() not in span.payload:
-            return value, True
-        if span.decode().attributes.get(WRITTEN_BY) != "attempt":
+        if not is_own(span):
             return value, True
         own = value if own is None else own
     return own, False

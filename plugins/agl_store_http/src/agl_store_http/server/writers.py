@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -19,7 +19,15 @@ from agl_core.errors import AttemptEndedError
 from agl_core.store import EncodedSpan, LightningStore, innermost
 from agl_core.types import Attempt, AttemptedRollout
 from agl_store_http.server.dependencies import Call
-from agl_store_kit import EngineStore, late_seconds, lifecycle, reward_of
+from agl_store_kit import (
+    EngineStore,
+    has_other_reward,
+    late_seconds,
+    leave_out,
+    lifecycle,
+    reward_of,
+    settle_rewards,
+)
 
 __all__ = ["IssuedIds", "Writer"]
 
@@ -52,22 +60,26 @@ class Writer:
     Attributes:
         is_attempt: Whether it is an attempt, by its token.
         is_late: Whether that attempt has ended.
+        keeps_marks: Whether it brings spans of another store, with what a server wrote into them.
     """
 
-    def __init__(self, call: Call, *, is_late: bool = False) -> None:
+    def __init__(self, call: Call, *, is_late: bool = False, keeps_marks: bool = False) -> None:
         self._call = call
         self.is_attempt = call.identity.scope == "attempt"
         self.is_late = is_late
+        self.keeps_marks = keeps_marks and not self.is_attempt
 
     @classmethod
-    async def of(cls, call: Call) -> Writer:
+    async def of(cls, call: Call, *, keeps_marks: bool = False) -> Writer:
         """Return the writer of a request whose body has arrived."""
         if call.identity.scope != "attempt":
-            return cls(call)
+            return cls(call, keeps_marks=keeps_marks)
         return cls(call, is_late=await _has_ended(call))
 
     def mark(self, attributes: dict[str, Any]) -> None:
         """Write into a span's attributes who wrote it; only the server may say that."""
+        if self.keeps_marks:
+            return
         if self.is_attempt:
             attributes[semconv.WRITTEN_BY] = "attempt"
             if self.is_late:
@@ -86,6 +98,8 @@ class Writer:
         """
         for span in spans:
             self._call.identity.require_attempt(span.rollout_id, span.attempt_id)
+        if self.keeps_marks:
+            await self._leave_out_outranked(settle_rewards(spans))
         if not self.is_attempt:
             return spans
         if await _has_ended(self._call) != self.is_late:
@@ -93,10 +107,9 @@ class Writer:
         # It may still end until they are stored.
         late_seconds.set(LATE_SECONDS if self.is_late else 0.0)
         spans = await self._numbered(spans)
-        rewarded = [span for span in spans if reward_of(span) is not None]
-        if rewarded and (self.is_late or await self._is_outranked()):
-            for span in rewarded:
-                span.has_reward, span.reward = False, None  # the rollout's reward stays
+        if rewarded := [span for span in spans if reward_of(span) is not None]:
+            first = rewarded[0]
+            await self._leave_out_outranked({(first.rollout_id, first.attempt_id): rewarded})
         return spans
 
     async def _numbered(self, spans: Sequence[EncodedSpan]) -> Sequence[EncodedSpan]:
@@ -119,16 +132,11 @@ class Writer:
             issued.add(rollout_id, number)
         return numbered
 
-    async def _is_outranked(self) -> bool:
-        """Return whether the attempt has a reward by someone else."""
-        who = self._call.identity
-        assert who.rollout_id is not None
-        known = await self._call.store.query_encoded_spans(who.rollout_id, who.attempt_id)
-        return any(
-            reward_of(span) is not None
-            and span.decode().attributes.get(semconv.WRITTEN_BY) != "attempt"
-            for span in known
-        )
+    async def _leave_out_outranked(self, own: Mapping[tuple[str, str], list[EncodedSpan]]) -> None:
+        """Leave an agent's rewards out of the figures if its attempt has another one's."""
+        for ids, rewarded in own.items():
+            if has_other_reward(await self._call.store.query_encoded_spans(*ids)):
+                leave_out(rewarded)
 
 
 def _with_number(span: EncodedSpan, number: int) -> EncodedSpan:

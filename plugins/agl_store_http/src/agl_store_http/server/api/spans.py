@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Response
 
 from agl_core.store import EncodedSpan
 from agl_core.types import PaginatedResult, Span
-from agl_store_http.server.api.common import AnyCall, SpanCall, page_arguments
+from agl_store_http.server.api.common import AlgorithmCall, AnyCall, SpanCall, page_arguments
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.pages import Listing, page_reply
 from agl_store_http.server.replies import Reply
@@ -52,6 +52,18 @@ async def add_many(
     duplicates = _positions_missing(body, stored) if len(stored) < len(body) else []
     body_json = b'{"stored":%d,"duplicates":%b}' % (len(stored), str(duplicates).encode())
     return Reply(body_json, 201)
+
+
+@router.post(
+    "/import",
+    summary="Store spans of another store, keeping who wrote them and which came late",
+    **answers(201, BatchStored),
+)
+async def take_in(
+    call: AlgorithmCall,
+    body: Annotated[Sequence[EncodedSpan], Depends(BatchBody(keeps_marks=True))],
+) -> Reply:
+    return await add_many(call, body)
 
 
 def _positions_missing(sent: Sequence[EncodedSpan], stored: Sequence[EncodedSpan]) -> list[int]:

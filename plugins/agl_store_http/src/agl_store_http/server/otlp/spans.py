@@ -239,6 +239,8 @@ def _encode(item: PendingSpan, sequence_id: int, quoted: _Quoted, flat_lists: by
         )
     )
     reward = item.attributes.get(semconv.PRIMARY_REWARD_VALUE)
+    if item.attributes.get(semconv.LATE):
+        reward = None
     return EncodedSpan(
         item.rollout_id,
         item.attempt_id,

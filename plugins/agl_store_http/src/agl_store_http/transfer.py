@@ -23,7 +23,14 @@ from agl_core.errors import (
     SpansEvictedError,
 )
 from agl_core.store import EncodedSpan, LightningStore, encode_span
-from agl_core.types import FINISHED_STATUSES, Attempt, ResourcesUpdate, Rollout, Span
+from agl_core.types import (
+    FINISHED_STATUSES,
+    Attempt,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    becomes_latest,
+)
 from agl_store_http.client.client import LightningStoreClient
 from agl_store_http.secrets import MASK, has_mask, masked
 from agl_store_kit import Record, RecordKind, Restorable, settle_rewards
@@ -193,12 +200,14 @@ class _Replay:
         self._rollout_id = ""
         self._attempts: dict[str, tuple[str, Attempt]] = {}
         self._spans: list[Span] = []
+        self._newest: ResourcesUpdate | None = None
 
     async def take(self, record: Record) -> bool:
         if record.kind == "resources":
             snapshot = ResourcesUpdate.model_validate_json(record.json)
-            await self._store.update_resources(snapshot.resources_id, snapshot.resources)
+            await self._put_older(snapshot)
             return True
+        await self._put_newest()
         if record.kind == "rollout":
             await self.finish()
             self._source = Rollout.model_validate_json(record.json)
@@ -231,7 +240,8 @@ class _Replay:
         self._attempts[attempt.attempt_id] = (started.attempt.attempt_id, attempt)
 
     async def finish(self) -> None:
-        """Write the final status of the rollout that was imported last."""
+        """Write what is held back: the latest resources, and the last rollout's final status."""
+        await self._put_newest()
         source = self._source
         if source is not None and source.status in FINISHED_STATUSES and not self._attempts:
             # It was cancelled while it was queued.
@@ -248,6 +258,25 @@ class _Replay:
                 )
             await self._store.update_rollout(self._rollout_id, status=source.status)
         self._source, self._rollout_id, self._attempts, self._spans = None, "", {}, []
+
+    async def _put_older(self, snapshot: ResourcesUpdate) -> None:
+        """Write resources, and hold back those that changed last: they are to be the latest."""
+        newest = self._newest
+        if not becomes_latest(snapshot.resources):
+            await self._put(snapshot)
+        elif newest is None or snapshot.update_time >= newest.update_time:
+            self._newest = snapshot
+            await self._put(newest)
+        else:
+            await self._put(snapshot)
+
+    async def _put_newest(self) -> None:
+        newest, self._newest = self._newest, None
+        await self._put(newest)
+
+    async def _put(self, snapshot: ResourcesUpdate | None) -> None:
+        if snapshot is not None:
+            await self._store.update_resources(snapshot.resources_id, snapshot.resources)
 
     async def _add(self, spans: list[EncodedSpan]) -> None:
         if isinstance(self._store, LightningStoreClient):

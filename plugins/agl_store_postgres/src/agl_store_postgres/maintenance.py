@@ -31,6 +31,7 @@ from agl_store_kit import (
     settle_rewards,
 )
 from agl_store_kit.lifecycle import Change
+from agl_store_postgres.records import LATEST_RESOURCES
 from agl_store_postgres.schema import ROLLOUTS_PER_PARTITION, partition_of
 from agl_store_postgres.spans import append_spans
 from agl_store_postgres.transaction import Transaction
@@ -75,7 +76,10 @@ async def _restore_resources(tx: Transaction, json: bytes) -> bool:
     snapshot = ResourcesUpdate.model_validate_json(json)
     if await _is_stored(tx, "@resources", "resources_id", snapshot.resources_id):
         return False
-    tx.save_resources(snapshot, becomes_latest=becomes_latest(snapshot.resources))
+    # Snapshots come as they were created, and an older one may have changed last.
+    (rows,) = await tx.read((f"SELECT update_time FROM @resources {LATEST_RESOURCES}", ()))
+    is_newer = not rows or snapshot.update_time >= rows[0][0]
+    tx.save_resources(snapshot, becomes_latest=is_newer and becomes_latest(snapshot.resources))
     return True
 
 

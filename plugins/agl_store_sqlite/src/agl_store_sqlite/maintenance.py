@@ -69,7 +69,10 @@ def _restore_resources(tx: Transaction, json: bytes) -> bool:
     snapshot = ResourcesUpdate.model_validate_json(json)
     if get_resources(tx.connection, snapshot.resources_id) is not None:
         return False
-    tx.save_resources(snapshot, becomes_latest=becomes_latest(snapshot.resources))
+    # Snapshots come as they were created, and an older one may have changed last.
+    latest = get_resources(tx.connection, None)
+    is_newer = latest is None or snapshot.update_time >= latest.update_time
+    tx.save_resources(snapshot, becomes_latest=is_newer and becomes_latest(snapshot.resources))
     return True
 
 

@@ -7,7 +7,6 @@ import contextlib
 import io
 import itertools
 import json
-import math
 import os
 import re
 import sqlite3
@@ -22,62 +21,21 @@ import psutil
 import pytest
 
 from agl_cli_kit import main
-from agl_core.emitter import find_final_reward
 from agl_core.errors import MissingDependencyError
-from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store import LightningStore
-from agl_core.types import LLM, Checkpoint, PromptTemplate, RolloutConfig, Span
+from agl_core.types import LLM, Checkpoint, RolloutConfig, Span
 from agl_serving import mint_token
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.transfer import export_records, import_records, read_records, writing
 from agl_store_memory import InMemoryLightningStore
 
-sqlite = pytest.importorskip("agl_store_sqlite")
+from ..filled_stores import JUDGED, SECRET, content, fill, judge, rewards
 
-SECRET = "a secret of more than sixteen characters"
+sqlite = pytest.importorskip("agl_store_sqlite")
 
 
 def open_file(path: Path) -> Any:
     return sqlite.SqliteLightningStore(path, durability="normal")
-
-
-async def fill(store: LightningStore) -> None:
-    """Put one of everything into a store."""
-    await store.add_resources(
-        {
-            "prompt": PromptTemplate(template="{q} ü", engine="f-string"),
-            "model": LLM(endpoint="http://x", model="m", sampling_parameters={"t": 0.1}),
-        }
-    )
-    await store.update_resources("run:night", {"checkpoint": Checkpoint(state={"epoch": [1]})})
-    config = RolloutConfig(max_attempts=3, retry_condition=["failed"], timeout_seconds=60)
-    for number in range(3):
-        await store.enqueue_rollout(
-            {"q": number, "nested": [1.5, None, "\n"]}, "train", config=config, metadata={"n": 1}
-        )
-    for ending in ("failed", "succeeded"):
-        claimed = await store.dequeue_rollout("Worker-0")
-        assert claimed is not None
-        for number in range(3):
-            await store.add_span(
-                Span.from_attributes(
-                    name=f"step {number}",
-                    attributes={"reward": math.inf if number == 2 else 0.1 + 0.2, "text": "ü\x00"},
-                    rollout_id=claimed.rollout_id,
-                    attempt_id=claimed.attempt.attempt_id,
-                    sequence_id=number + 1,
-                    start_time=1700000000.123456,
-                )
-            )
-        await store.update_attempt(
-            claimed.rollout_id, claimed.attempt.attempt_id, status=ending, metadata={"why": ending}
-        )
-    await store.update_worker("Worker-0", {"cpu": 0.5})
-    await store.enqueue_rollout("late", "val")
-
-
-async def content(store: LightningStore) -> list[tuple[str, Any]]:
-    return [(record.kind, json.loads(record.json)) async for record in export_records(store)]
 
 
 async def closing(store: LightningStore, work: Any) -> Any:
@@ -115,7 +73,7 @@ def test_a_copy_is_the_store_and_may_be_interrupted(filled, capsys, monkeypatch)
     for _ in range(2):
         assert main(["store", "copy", "one.db", "two.db"]) == 0
         said.append(capsys.readouterr().out.partition("; ")[2].partition(" records")[0])
-    assert said == ["7", "0"]  # of 15
+    assert said == ["8", "0"]  # of 16
     one, two = (
         asyncio.run(closing(open_file(filled / name), content)) for name in ("one.db", "two.db")
     )
@@ -175,9 +133,9 @@ def test_an_export_follows_no_link(filled):
 def test_a_file_comes_back_as_it_was(filled, capsys):
     assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
     said = capsys.readouterr().out
-    assert said == "all.jsonl: 2 resources, 1 worker, 4 rollout, 2 attempt, 6 span\n"
+    assert said == "all.jsonl: 3 resources, 1 worker, 4 rollout, 2 attempt, 6 span\n"
     assert not (filled / "all.jsonl.part").exists()
-    for taken in ("15", "0"):  # the second time there is nothing new
+    for taken in ("16", "0"):  # the second time there is nothing new
         assert main(["store", "import", "all.jsonl", "--path", "two.db"]) == 0
         assert f"all.jsonl: {taken} records were taken in" in capsys.readouterr().out
     one, two = (
@@ -219,11 +177,12 @@ def test_a_terminal_shows_how_far_an_export_and_an_import_are(filled, monkeypatc
     assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
     assert re.search(r"rollouts .*4/4", screen.getvalue())
     assert main(["store", "import", "all.jsonl", "--path", "two.db"]) == 0
-    assert re.search(r"records .*15/15", screen.getvalue())
+    assert re.search(r"records .*16/16", screen.getvalue())
 
 
 def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
-    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    store = InMemoryLightningStore()
+    server = LightningStoreServer(store, port=0)
     asyncio.run(server.start())
     try:
         assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
@@ -246,55 +205,10 @@ def test_a_server_gets_what_is_finished_under_new_ids(filled, capsys):
     assert spans(after) == spans(before)[3:]
     (attempt,) = [r["record"] for r in after if r["kind"] == "attempt"]
     assert (attempt["status"], attempt["metadata"]) == ("succeeded", {"why": "succeeded"})
-
-
-async def judge(path: Path) -> None:
-    """Serve a file and let a judge and an agent reward a rollout; another one gets 0.5."""
-    store = open_file(path)
-    server = LightningStoreServer(store, port=0, auth_token=SECRET)
-    await server.start()
-    judge = LightningStoreClient(server.endpoint, auth_token=SECRET)
-    clients = [judge]
-
-    async def reward(client: LightningStore, ids: Any, value: float) -> None:
-        number = await client.get_next_span_sequence_id(*ids)
-        span = Span.from_attributes(
-            attributes={PRIMARY_REWARD_VALUE: value},
-            **dict(zip(("rollout_id", "attempt_id"), ids, strict=True)),
-            sequence_id=number,
-        )
-        await client.add_span(span)
-
-    for values in [(0.1, 1e6), (0.5,)]:
-        started = await judge.start_rollout("x", metadata={"judged": values[0]})
-        ids = (started.rollout_id, started.attempt.attempt_id)
-        token = mint_token(SECRET, "attempt", lifetime=60, rollout_id=ids[0], attempt_id=ids[1])
-        agent = LightningStoreClient(server.endpoint, auth_token=token)
-        clients.append(agent)
-        await reward(judge, ids, values[0])
-        for value in values[1:]:
-            await reward(agent, ids, value)
-        await judge.update_attempt(*ids, status="succeeded")
-        for value in values[1:]:
-            await reward(agent, ids, value)  # late
-    for client in clients:
-        await client.close()
-    await server.stop()
-    await store.close()
-
-
-async def rewards(store: LightningStore) -> list[tuple[float, float | None]]:
-    """Return what each rollout was given and what counts, best first."""
-    page = await store.query_rollouts(sort_by="reward", sort_order="desc")
-    found: list[tuple[float, float | None]] = []
-    for rollout in page:
-        spans = (await store.query_spans(rollout.rollout_id)).items
-        assert rollout.metadata is not None
-        found.append((rollout.metadata["judged"], find_final_reward(spans)))
-    return found
-
-
-JUDGED = [(0.5, 0.5), (0.1, 0.1)]
+    latest = asyncio.run(store.get_latest_resources())
+    assert latest is not None
+    (first, *_) = [r["record"] for r in before if r["kind"] == "resources"]
+    assert latest.resources_id == first["resources_id"]  # it had changed last
 
 
 @pytest.mark.parametrize("batch", [1000, 1])
@@ -305,7 +219,7 @@ def test_what_an_agent_gave_itself_counts_in_no_copy(tmp_path, monkeypatch, batc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(transfer, "_BATCH", batch)
     monkeypatch.setattr(spans, "MAX_BATCH", batch)
-    asyncio.run(judge(tmp_path / "one.db"))
+    asyncio.run(closing(open_file(tmp_path / "one.db"), judge))
     assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 0
     assert main(["store", "copy", "one.db", "copied.db"]) == 0
     assert main(["store", "import", "all.jsonl", "--path", "imported.db"]) == 0

@@ -77,6 +77,40 @@ async def test_a_dead_process_elsewhere_is_waited_for(store, leader, monkeypatch
     await run.finish()
 
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@LINUX
+@pytest.mark.parametrize("other", [{"boot": "x"}, {"pid_namespace": 1}, "of an older version"])
+async def test_a_process_id_of_another_container_says_nothing(monkeypatch, store, other):
+    """Both containers have one host name, and in both the algorithm is process 1."""
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 1.5)
+    monkeypatch.setattr(lease_module, "_LOOK_SECONDS", 0.01)
+    lease = lease_module.Lease(store, "night")
+    held = lease._content() | {"process": "another"}
+    assert lease_module._may_take(held)  # a container that was started again
+    if isinstance(other, str):
+        del held["boot"], held["pid_namespace"]
+    else:
+        held |= other
+    for pid in (held["pid"], 2**22 + 1):  # no process has that one
+        assert not lease_module._may_take(held | {"pid": pid})
+    await lease._put(held)
+
+    async def renew() -> None:
+        for beat in range(1000):
+            await lease._put(held | {"beat": beat})
+            await asyncio.sleep(0.01)
+
+    renewing = asyncio.create_task(renew())
+    with pytest.raises(RunInUseError):
+        await lease.take()
+    renewing.cancel()
+    await asyncio.wait({renewing})
+    await lease.take()  # once nobody renews it
+    await lease.release()
+
+
 async def test_a_finished_run_lets_go(store, monkeypatch):
     run = await StoredRun.open(store, "night")
     await run.finish()

@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -98,7 +99,7 @@ class Lease:
         return lease.state if isinstance(lease, Checkpoint) else None
 
     def _content(self) -> dict[str, Any]:
-        me: dict[str, Any] = {"process": _PROCESS, "host": socket.gethostname(), "pid": os.getpid()}
+        me: dict[str, Any] = {"process": _PROCESS, "pid": os.getpid(), **_place()}
         return {**me, "term": self._term, "beat": time.time()}
 
     async def _write_first(self, term: int) -> bool:
@@ -162,11 +163,24 @@ class Lease:
         )
 
 
+def _place() -> dict[str, Any]:
+    """Return what processes share among which a process id names one.
+
+    Containers may share a host name, on one machine or on several. A namespace's inode is used
+    again once all of its processes are dead (https://man7.org/linux/man-pages/man7/namespaces.7.html).
+    """
+    boot, namespace = None, None
+    with contextlib.suppress(OSError):  # other systems than Linux have neither
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    return {"host": socket.gethostname(), "boot": boot, "pid_namespace": namespace}
+
+
 def _may_take(held: dict[str, Any]) -> bool:
     """Return whether the holder is this process, has let go, or is known to be dead."""
     if held["process"] in (None, _PROCESS):
         return True
-    if held["host"] != socket.gethostname() or os.name == "nt":
+    if any(held.get(key) != value for key, value in _place().items()) or os.name == "nt":
         return False
     if held["pid"] == os.getpid():
         return True  # of a container that was started again

@@ -91,7 +91,8 @@ class Messages(ModelProtocol):
     def error_event(
         self, status: int, message: str, code: str | None, sequence_number: int = 0
     ) -> bytes:
-        return named_event(self.error_body(status, message, code))
+        # Anthropic's errors have no code; its clients keep the whole event as the error's body.
+        return named_event({**self.error_body(status, message, code), "code": code})
 
     def recorded_request(self, request: Json) -> Json:
         return recorded_request(request)

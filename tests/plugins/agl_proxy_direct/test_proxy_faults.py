@@ -11,8 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import anthropic
+import openai
 import pytest
 
+from agl_core.semconv import INFRASTRUCTURE_CODES, INFRASTRUCTURE_HEADER
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct import DirectProxy
 from agl_scripted import Reply, ScriptedModels
@@ -57,6 +60,13 @@ def message_of(body: Any, path: str) -> str:
     return body["error"]["message"]
 
 
+def reported(headers: dict[str, str]) -> str | None:
+    """Return by which of the known codes the proxy says that it was not the agent's failure."""
+    code = headers.get(INFRASTRUCTURE_HEADER)
+    assert code is None or code in INFRASTRUCTURE_CODES
+    return code
+
+
 async def only(spans: Any) -> Any:
     (span,) = await spans()
     assert span.status.status_code == "ERROR"
@@ -73,9 +83,10 @@ async def test_a_backend_that_refuses_connections(
     async with FaultyRelay(models.port) as relay:
         entry = backend(relay)
     proxy = await serve(entry)  # no server listens on this port now
-    status, body, _ = await post(proxy, path)
+    status, body, headers = await post(proxy, path)
     assert status == 502
     assert "refuses connections" in message_of(body, path)
+    assert reported(headers) == "backend_unreachable"
     span = await only(spans)
     assert span.attributes["error.type"] == "backend_unreachable"
     assert span.attributes["http.response.status_code"] == 502
@@ -106,6 +117,8 @@ async def test_a_backend_that_truncates_a_stream(
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
     last = events[-1]
     assert "broke the connection" in last["error"]["message"]
+    assert last.get("code", last["error"].get("code")) == "connection_broken"
+    assert "connection_broken" in INFRASTRUCTURE_CODES
     assert last.get("type") == (None if path.startswith("/chat") else "error")
     assert not text.endswith("[DONE]\n\n")
     span = await only(spans)
@@ -113,6 +126,30 @@ async def test_a_backend_that_truncates_a_stream(
     said = json.loads(span.attributes["gen_ai.output.messages"])[0]["parts"]
     assert said == [{"type": "text", "content": "one two"}]
     assert len(span.attributes["response_token_ids"]) == 2
+
+
+@pytest.mark.parametrize("client", ["openai", "anthropic"])
+async def test_a_client_keeps_what_a_truncated_stream_says(
+    serve: Any, backend: Any, models: ScriptedModels, claim: AttemptedRollout, client: str
+):
+    """A runner finds it in the error that the agent's client raises."""
+    library: Any = {"openai": openai, "anthropic": anthropic}[client]
+    runner = pytest.importorskip("agl_runner.infrastructure")
+    models.script = [Reply("one two three four", drop_after=3)]
+    proxy = await serve(backend(models))
+    base = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id, "q").endpoint
+    if client == "openai":
+        calls = library.AsyncOpenAI(base_url=base, api_key="x", max_retries=0).chat.completions
+        more = {}
+    else:
+        base = base.removesuffix("/v1")
+        calls = library.AsyncAnthropic(base_url=base, api_key="x", max_retries=0).messages
+        more = {"max_tokens": 9}
+    stream = await calls.create(**CHAT, stream=True, **more)
+    with pytest.raises(library.APIError) as raised:
+        async for _ in stream:
+            pass
+    assert runner.was_reported(raised.value) == "proxy"
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -153,6 +190,7 @@ async def test_an_overloaded_backend(
     assert body["error"]["message"] == "slow down"
     assert ("type" in body) == (path == "/messages")
     assert (sent["retry-after"], sent["x-request-id"]) == ("7", "r1")
+    assert reported(sent) is None
     assert (await only(spans)).attributes["error.type"] == "backend_429"
     assert len(models.requests) == 1
 
@@ -236,8 +274,9 @@ async def test_errors_of_the_agent_are_not_retried(
 ):
     with ScriptedModels([Reply(error_status=400, error_message="too long")]) as strict:
         proxy = await serve(backend(strict), backend(models))
-        status, body, _ = await post(proxy, "/chat/completions")
+        status, body, headers = await post(proxy, "/chat/completions")
     assert (status, body["error"]["message"]) == (400, "too long")
+    assert reported(headers) is None
     assert models.requests == []
 
 
@@ -286,6 +325,7 @@ async def test_a_stop_ends_calls_and_keeps_their_spans(
     status, body, headers = await call
     assert (status, headers["retry-after"]) == (503, "1")
     assert "drained" in message_of(body, "/chat/completions")
+    assert reported(headers) == "aborted"
     await proxy.stop()
     assert (await only(spans)).attributes["error.type"] == "aborted"
 
@@ -380,6 +420,7 @@ async def test_a_store_that_is_gone_and_comes_back(
     status, body, headers = await post(proxy, path)
     assert (status, headers["retry-after"]) == (503, "1")
     assert "the server does not answer" in message_of(body, path)
+    assert reported(headers) == "store_unavailable"
     assert len(models.requests) == asked, "a call that cannot be recorded is not made"
     assert await spans() == []
     store.gone = False

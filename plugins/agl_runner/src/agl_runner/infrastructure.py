@@ -178,8 +178,11 @@ def _headers_of(error: BaseException) -> Any:
 
 
 def _code_of(error: BaseException) -> str | None:
-    """Return the code that an error of OpenAI's client has from the server."""
+    """Return the code that an error of OpenAI's or Anthropic's client has from the server."""
+    body: Any = getattr(error, "body", None)
     code: Any = getattr(error, "code", None) if hasattr(error, "body") else None
+    if code is None and isinstance(body, dict):
+        code = cast("dict[str, Any]", body).get("code")
     return code if isinstance(code, str) else None
 
 

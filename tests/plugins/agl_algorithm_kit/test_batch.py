@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from agl_algorithm_kit import StoredRun, cancel_rollouts, read_batch, run_batch, run_requests
+from agl_algorithm_kit import (
+    StoredRun,
+    batch as batch_module,
+    cancel_rollouts,
+    read_batch,
+    run_batch,
+    run_requests,
+)
 from agl_core.adapter import Adapter
 from agl_core.algorithm import RolloutOutcome
 from agl_core.errors import ConfigError, InvalidArgumentError, RunFailedError, SpansEvictedError
@@ -95,6 +102,29 @@ async def test_outcomes_come_in_the_order_of_the_tasks() -> None:
     assert {claim.mode for claim in claims} == {"val"}
     assert {claim.config.max_attempts for claim in claims} == {2}
     assert claims[0].metadata == {"round": 7}
+
+
+async def test_the_log_says_that_a_batch_waits_for_a_runner(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(batch_module, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(batch_module, "_PROGRESS_INTERVAL", 0.01)
+    caplog.set_level("INFO")
+    store = InMemoryLightningStore()
+    batch = asyncio.create_task(run_batch(store, [0, 1], description="tasks"))
+    async with asyncio.timeout(10):
+        while "Waiting for a runner: none has claimed any of 2 tasks yet" not in caplog.text:
+            await asyncio.sleep(0.001)
+    async with worker(store, lambda task: 1.0):
+        assert (await batch).statuses() == {"succeeded": 2}
+    assert caplog.text.count("Waiting for a runner") == 1
+    caplog.clear()
+    batch = asyncio.create_task(run_batch(store, [0], description="tasks", timeout=0.1))
+    async with asyncio.timeout(10):
+        while await store.dequeue_rollout("Worker-1", wait=1) is None:
+            continue
+    await batch
+    assert "Waiting for a runner" not in caplog.text
 
 
 async def test_outcomes_are_read_while_other_rollouts_run() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from agl_core import waits
 from agl_proxy_direct.backends import Backend, parse_model_list
 from agl_proxy_direct.balancer import Balancer, Member
 from agl_proxy_direct.errors import CallError
@@ -43,6 +45,33 @@ async def test_the_least_busy_backend_takes_a_call():
     balancer = Balancer(backends("a", "b", "c"))
     taken = [host_of(await take(balancer)) for _ in range(6)]
     assert sorted(taken[:3]) == sorted(taken[3:]) == ["a", "b", "c"]
+
+
+async def test_the_log_says_what_calls_wait_for(monkeypatch, caplog):
+    monkeypatch.setattr(waits, "SILENT_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    balancer = Balancer(backends("a", max_parallel_requests=1))
+    member = await take(balancer)
+    waiting = [asyncio.ensure_future(take(balancer)) for _ in range(2)]
+    await until(lambda: "Waiting" in caplog.text)
+    assert "Waiting for a free backend of model 'q': 2 calls" in caplog.text
+    for _ in range(2):
+        balancer.release(member, failed=False)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    balancer.release(member, failed=False)
+    assert caplog.text.count("Waiting") == 1  # for both
+    balancer = Balancer(backends("a"))
+    balancer.pause()
+    paused = asyncio.ensure_future(take(balancer))
+    await until(lambda: "the end of a pause of the proxy: 1 calls of model 'q'" in caplog.text)
+    balancer.resume()
+    await paused
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
 
 
 async def test_a_rollout_stays_where_it_was_unless_that_fails():

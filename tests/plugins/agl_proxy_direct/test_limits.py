@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
+from agl_core import waits
 from agl_core.genai import get_protocol
 from agl_core.types import AttemptedRollout
 from agl_proxy_direct.call_span import CallRecord
@@ -87,6 +88,20 @@ async def test_a_budget_of_tokens_is_exact_whatever_runs_at_the_same_time(most):
     assert served == 10  # the tenth exceeds it
     assert [type(each) for each in results if each is not None] == [CallError] * 50
     assert highest == {10: 9, 40: 2}.get(most, 1)
+
+
+async def test_the_log_says_that_a_call_waits_for_the_budget(monkeypatch, caplog):
+    monkeypatch.setattr(waits, "SILENT_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    limits = Limits(RolloutLimits(tokens=100))
+    first = await limits.admit("ro-1", 80)
+    assert first is not None
+    second = asyncio.ensure_future(limits.admit("ro-1", 80))
+    async with asyncio.timeout(10):
+        while "Waiting for calls of rollout ro-1 that may use up its 100 tokens" not in caplog.text:
+            await asyncio.sleep(0)
+    first.settle(10)
+    await second
 
 
 async def test_a_call_that_waits_may_be_cancelled():

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from pymongo.errors import AutoReconnect
 
+from agl_core import waits
 from agl_core.errors import (
     AttemptEndedError,
     InvalidArgumentError,
@@ -25,6 +26,21 @@ class TestMongoFaults(DatabaseFaultSuite):
     @pytest.fixture
     def database(self, database):
         return database
+
+
+async def test_the_log_says_that_a_call_waits_for_the_server(monkeypatch, caplog):
+    monkeypatch.setattr(waits, "SILENT_SECONDS", 0.0)
+    store = MongoLightningStore("mongodb://127.0.0.1:1")  # nothing connects to it
+    connection = store._mongo.connection
+    connection._prepared = True
+
+    async def answer_once_it_is_said(connection):
+        while "Waiting for MongoDB at 127.0.0.1:1" not in caplog.text:
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(10):
+        await connection.call(answer_once_it_is_said)
+    await store.close()
 
 
 # -- processes that die between two writes ---------------------------------------------------------

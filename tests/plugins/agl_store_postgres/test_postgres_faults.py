@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from agl_core import waits
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
 from agl_core.store import current_request_key
 from agl_core.types import AttemptedRollout
@@ -47,6 +48,18 @@ async def test_calls_do_not_notice_that_their_connections_are_ended(own_server):
     await writers.check()
     assert writers.refused == 0
     await store.close()
+
+
+async def test_the_log_says_that_a_call_waits_for_the_server(monkeypatch, caplog):
+    monkeypatch.setattr(waits, "SILENT_SECONDS", 0.0)
+    with socket.socket() as bound:  # nobody listens at its port
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}/postgres"
+        store = PostgresLightningStore(f"postgresql://agl@{address}", timeout_seconds=0.2)
+        with pytest.raises(StoreUnavailableError):
+            await store.get_rollout_by_id("x")
+        await store.close()
+    assert f"Waiting for PostgreSQL at {address}" in caplog.text
 
 
 async def test_calls_follow_a_failover_to_a_standby():

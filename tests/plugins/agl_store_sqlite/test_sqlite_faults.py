@@ -16,7 +16,7 @@ import pytest
 from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
 from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
-from agl_store_sqlite import SqliteLightningStore
+from agl_store_sqlite import SqliteLightningStore, writer
 from agl_store_sqlite.backend import _return_claims
 from agl_store_sqlite.schema import SCHEMA_VERSION
 from agl_store_sqlite.writer import _Write
@@ -162,6 +162,28 @@ async def test_a_lock_of_another_process_raises_after_busy_seconds(tmp_path):
     foreign.execute("COMMIT")
     foreign.close()
     assert (await store.enqueue_rollout("y")).status == "queuing"
+    await store.close()
+
+
+@pytest.mark.parametrize("released", [True, False])
+async def test_the_log_says_that_a_write_waits_for_another_process(
+    tmp_path, monkeypatch, caplog, released
+):
+    monkeypatch.setattr(writer, "SILENT_SECONDS", 0.01)
+    store = open_store(tmp_path / "store.db", busy_seconds=10 if released else 0.2)
+    foreign = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    foreign.execute("BEGIN IMMEDIATE")
+    write = asyncio.ensure_future(store.enqueue_rollout("x"))
+    async with asyncio.timeout(10):
+        while "store.db: another process holds its lock" not in caplog.text:
+            await asyncio.sleep(0.001)
+    if released:
+        foreign.execute("COMMIT")
+        assert (await write).status == "queuing"
+    else:
+        with pytest.raises(StoreUnavailableError, match="locked by another process"):
+            await write
+    foreign.close()
     await store.close()
 
 

@@ -27,6 +27,7 @@ from agl_core.errors import RunFailedError, SpansEvictedError
 from agl_core.status import failed_by
 from agl_core.types import (
     FINISHED_STATUSES,
+    QUEUING_STATUSES,
     Dataset,
     EnqueueRolloutRequest,
     NamedResources,
@@ -35,6 +36,7 @@ from agl_core.types import (
     RolloutMode,
     Span,
 )
+from agl_core.waits import REMIND_SECONDS, SILENT_SECONDS
 
 if TYPE_CHECKING:
     from agl_core.adapter import Adapter
@@ -44,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL = 0.5  # seconds between two updates of the progress display
 _READERS = 16  # outcomes read from the store at a time
+_LOOKED_AT = 1000  # rollouts of a long queue: runners take them from its head
 _EVICTION = "eviction of their spans"  # what hides the reward of a rollout that succeeded
 
 
@@ -141,7 +144,9 @@ async def run_requests(
     pending = dict.fromkeys(rollout.rollout_id for rollout in enqueued)
     ended: dict[str, Rollout] = {}
     outcomes: dict[str, RolloutOutcome] = {}
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    began = time.monotonic()
+    deadline = math.inf if timeout is None else began + timeout
+    look_at = began + SILENT_SECONDS
     try:
         with show_progress(description, len(enqueued)) as progress:
             while pending and (left := deadline - time.monotonic()) > 0:
@@ -150,6 +155,9 @@ async def run_requests(
                 ended.update((rollout.rollout_id, rollout) for rollout in done)
                 pending = _without(pending, ended)
                 progress.update(len(ended), _failures(ended.values()))
+                if not ended and time.monotonic() > look_at:
+                    look_at = time.monotonic() + REMIND_SECONDS
+                    await _tell_of_unclaimed(store, pending, description)
                 # While the others run, so that the end of the batch does not wait for all of them.
                 found = await _read(store, done, adapter)
                 outcomes |= found
@@ -171,6 +179,21 @@ async def run_requests(
         enqueued[0].resources_id if enqueued else None,
         run.reward_range,
     )
+
+
+async def _tell_of_unclaimed(
+    store: LightningStore, rollout_ids: Iterable[str], description: str
+) -> None:
+    """Say that no runner has begun any of these rollouts, if that is so."""
+    ids = list(rollout_ids)
+    some = ids[:_LOOKED_AT]
+    queue = await store.query_rollouts(
+        rollout_id_in=some, status_in=sorted(QUEUING_STATUSES), limit=1
+    )
+    if queue.total == len(some):
+        logger.info(
+            "Waiting for a runner: none has claimed any of %d %s yet", len(ids), description
+        )
 
 
 async def read_batch(

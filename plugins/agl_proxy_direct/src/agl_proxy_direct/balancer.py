@@ -6,16 +6,21 @@ Nothing here is thread-safe; everything runs in the event loop that serves the p
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from agl_core.waits import Waits
 from agl_proxy_direct.backends import Backend
 from agl_proxy_direct.errors import CallError
 
 __all__ = ["Balancer", "Member"]
+
+logger = logging.getLogger(__name__)
 
 _EJECT_AFTER: Final = 3
 """Consecutive failures after which a backend gets no calls for a while."""
@@ -137,6 +142,7 @@ class Balancer:
         self._pools: dict[str, _Pool] = {}
         self._sticky: OrderedDict[tuple[str, str], Member] = OrderedDict()
         self._queue_timeout = queue_timeout
+        self._waits = Waits(logger.info)
         self._clock = clock
         self._paused = False
         self._idle: asyncio.Event | None = None
@@ -268,8 +274,9 @@ class Balancer:
                 if passes > 1 and pool.free():  # what is free has failed this call
                     pool.wake(passes - 1)
             try:
-                async with asyncio.timeout(deadline - self._clock()):
-                    passes = await pool.wait_turn(rollout)
+                with self._waits.on(partial(self._what_is_waited_for, pool, model)):
+                    async with asyncio.timeout(deadline - self._clock()):
+                        passes = await pool.wait_turn(rollout)
             except TimeoutError:
                 why = "is paused" if self._paused else "was not free"
                 raise CallError(
@@ -279,6 +286,11 @@ class Balancer:
                     ((b"retry-after", b"1"),),
                 ) from None
             waited = True
+
+    def _what_is_waited_for(self, pool: _Pool, model: str) -> str:
+        if self._paused:
+            return f"the end of a pause of the proxy: {pool.waiting()} calls of model {model!r}"
+        return f"a free backend of model {model!r}: {pool.waiting()} calls"
 
     def _choose(
         self, pool: _Pool, model: str, rollout: str, without: Collection[Member]

@@ -8,6 +8,7 @@ not fit into the rest of the budget waits for the calls before it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import OrderedDict
@@ -16,9 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from agl_core.genai import Json
+from agl_core.waits import Waits
 from agl_proxy_direct.errors import CallError
 
 __all__ = ["Limits", "Reservation", "RolloutLimits", "check_messages", "most_generated"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_MESSAGES: Final = 100_000
 """Messages of a request. One costs 3 µs of the proxy's loop; a million tokens have fewer."""
@@ -95,6 +99,7 @@ class Limits:
         self._clock = clock
         self._none = limits == RolloutLimits()
         self._used: OrderedDict[str, _Usage] = OrderedDict()
+        self._waits = Waits(logger.info)
 
     async def admit(self, rollout_id: str, most: float = math.inf) -> Reservation | None:
         """Count a call, and reserve its tokens once they fit.
@@ -119,7 +124,13 @@ class Limits:
             return None
         while used.tokens < limits.tokens < used.tokens + used.reserved + most and used.running:
             used.settled.clear()
-            await used.settled.wait()
+            with self._waits.on(
+                lambda: (
+                    f"calls of rollout {rollout_id} that may use up its {limits.tokens} tokens: "
+                    "the next one does not fit beside them"
+                )
+            ):
+                await used.settled.wait()
         if used.tokens >= limits.tokens:
             raise _budget_exceeded(f"{limits.tokens} tokens")
         if limits.calls is not None and used.calls >= limits.calls:

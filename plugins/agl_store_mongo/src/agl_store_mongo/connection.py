@@ -7,6 +7,7 @@ An async MongoDB client belongs to one event loop
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from pymongo.errors import ConfigurationError
 from pymongo.uri_parser import parse_uri
 
 from agl_core.errors import StoreDataError
+from agl_core.waits import Waits
 from agl_store_kit import BackendListener, OwnLoop
 from agl_store_mongo.claims import Claims
 from agl_store_mongo.config import MongoConfig
@@ -28,6 +30,7 @@ from agl_store_mongo.workers import Workers
 
 __all__ = ["Connection"]
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -57,6 +60,7 @@ class Connection:
         self.host = _hosts(config.uri)
         self._prepared = False
         self._preparing = asyncio.Lock()
+        self._waits = Waits(logger.warning)
         self._loop = OwnLoop("agl-mongo", self._closed_error)
         try:
             self._loop.run(lambda: self._open(config, listener))
@@ -120,9 +124,10 @@ class Connection:
 
     async def _perform(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         try:
-            if not self._prepared:
-                await self._prepare()
-            return await work(self)
+            with self._waits.on(lambda: f"MongoDB at {self.host}"):
+                if not self._prepared:
+                    await self._prepare()
+                return await work(self)
         except UNTRANSLATED as error:
             raise translated(error, self.host) from error
 

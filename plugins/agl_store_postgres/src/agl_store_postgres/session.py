@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from agl_core.errors import StoreDataError
+from agl_core.waits import Waits
 from agl_store_kit import BackendListener, OwnLoop
 from agl_store_postgres.config import PostgresConfig
 from agl_store_postgres.errors import UNTRANSLATED, translated
@@ -14,6 +16,7 @@ from agl_store_postgres.pool import Pool
 
 __all__ = ["Session"]
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[["Session"], Coroutine[Any, Any, T]]
 Undo = Callable[["Session", T], Coroutine[Any, Any, Any]]
@@ -38,6 +41,7 @@ class Session:
         self.pool = Pool(config)
         self.feed = Feed(self.pool, config, listener)
         self._loop = OwnLoop("agl-postgres", self._closed_error)
+        self._waits = Waits(logger.warning)
 
     @property
     def pid(self) -> int:
@@ -70,7 +74,8 @@ class Session:
 
     async def _perform(self, work: Work[T]) -> T:
         try:
-            return await work(self)
+            with self._waits.on(lambda: f"PostgreSQL at {self.pool.address}"):
+                return await work(self)
         except UNTRANSLATED as error:
             raise translated(error, self.pool.address) from error
 

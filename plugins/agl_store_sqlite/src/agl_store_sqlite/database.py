@@ -73,7 +73,11 @@ class Database:
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
                 self.remote = RemoteChanges(self, publish)
                 self.writer = Writer(
-                    connection, self.path, durability=config.durability, remote=self.remote
+                    connection,
+                    self.path,
+                    durability=config.durability,
+                    busy_seconds=config.busy_seconds,
+                    remote=self.remote,
                 )
             except BaseException:
                 connection.close()

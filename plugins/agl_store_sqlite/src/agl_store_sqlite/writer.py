@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agl_core.errors import AglError, StoreDataError
-from agl_store_sqlite.errors import translated
+from agl_core.waits import SILENT_SECONDS
+from agl_store_sqlite.errors import is_busy, translated
 from agl_store_sqlite.locks import share, take_alone
 from agl_store_sqlite.transaction import Transaction
 
@@ -76,6 +77,7 @@ class Writer:
         connection: The connection to write with. It belongs to the writer, which closes it.
         path: The database file, for errors.
         durability: ``full`` or ``normal``; see :class:`~agl_store_sqlite.config.SqliteConfig`.
+        busy_seconds: How long a write waits for the lock of another process.
         remote: Passes changes on to waiting callers and to other processes.
 
     Raises:
@@ -88,11 +90,14 @@ class Writer:
         path: str,
         *,
         durability: str,
+        busy_seconds: float,
         remote: RemoteChanges,
     ) -> None:
         self._connection = connection
         self._path = path
         self._full = durability == "full"
+        self._busy_seconds = busy_seconds
+        self._wait_for_lock(min(busy_seconds, SILENT_SECONDS))
         self._remote = remote
         self._log, self._file = _open_log(connection, path)
         self._running = threading.Lock()
@@ -205,7 +210,7 @@ class Writer:
         tx = Transaction(self._connection)
         before = self._connection.total_changes
         try:
-            tx.execute("BEGIN IMMEDIATE")
+            self._begin(tx)
             tx.now = time.time()
             outcomes = [_run_one(tx, write) for write in writes]
             tx.write_counters()
@@ -247,6 +252,25 @@ class Writer:
         self._remote.publish(tx.notices)
         self._answer(writes, outcomes)
         self._remote.wake(peers)
+
+    def _begin(self, tx: Transaction) -> None:
+        """Begin a transaction; waits for the lock of another process, and says so after a while."""
+        try:
+            tx.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            left = self._busy_seconds - min(self._busy_seconds, SILENT_SECONDS)
+            if not is_busy(error) or not left:
+                raise
+            logger.warning("Waiting for %s: another process holds its lock", self._path)
+            self._wait_for_lock(left)
+            try:
+                tx.execute("BEGIN IMMEDIATE")
+            finally:
+                self._wait_for_lock(SILENT_SECONDS)
+
+    def _wait_for_lock(self, seconds: float) -> None:
+        """Let statements wait for the lock of another process for so long."""
+        self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
 
     def _roll_back(self, tx: Transaction) -> bool:
         """Return whether the transaction that failed is over; no write is safe otherwise."""

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from agl_core.plugins import AppSpec
-from agl_dashboard import DashboardApp
+from agl_dashboard import DashboardApp, cli
 from agl_dashboard.check import check_page
 from agl_store_http import LightningStoreServer, StoreAppOptions, installed_apps
 from agl_store_memory import InMemoryLightningStore
@@ -160,6 +160,23 @@ def test_a_file_that_is_missing_is_named_and_not_made(tmp_path: Path):
     assert process.returncode == 2
     assert "there is no file none.db" in errors
     assert not (tmp_path / "none.db").exists()
+
+
+async def test_a_store_in_a_read_only_folder_is_shown(tmp_path: Path, monkeypatch, capsys):
+    from agl_store_sqlite import SqliteLightningStore
+
+    file = tmp_path / "runs.db"
+    store = SqliteLightningStore(str(file))
+    rollout = await store.enqueue_rollout({"question": 1})
+    await store.close()
+    before = sorted(tmp_path.iterdir())
+    # The tests may run as root, for whom no mode is read-only.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    shown = cli._open(str(file))
+    assert await shown.get_rollout_by_id(rollout.rollout_id) == rollout
+    assert "read-only" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+    await shown.close()
 
 
 async def test_the_command_shows_the_store_in_a_file(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -100,6 +101,23 @@ def test_two_evaluations_are_compared_task_by_task(capsys):
     assert "lost: 2" in out
     assert main(["compare", "train.toml", first, "nothing"]) == 2
     assert "no finished rollouts of a run 'nothing'" in capsys.readouterr().err
+
+
+def test_a_store_in_a_read_only_folder_is_read(folder, capsys, monkeypatch):
+    names = [evaluate(capsys)["run"]["name"] for _ in range(2)]
+    locked = folder / "locked"
+    locked.mkdir()
+    (folder / "runs.db").rename(locked / "runs.db")
+    real = os.access
+    # The tests may run as root, for whom no mode is read-only.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).resolve() != locked and real(path, mode)
+    )
+    before = sorted(locked.iterdir())
+    moved = ["--set", 'store.path="locked/runs.db"']
+    assert main(["compare", "train.toml", *names, *moved]) == 0
+    assert "read-only" in capsys.readouterr().err
+    assert sorted(locked.iterdir()) == before
 
 
 def test_json_of_evaluations_in_which_all_failed_is_valid(folder, capsys):

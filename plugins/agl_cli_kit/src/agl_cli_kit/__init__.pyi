@@ -11,4 +11,8 @@ from .output import (
     print_table as print_table,
 )
 from .program import main as main
-from .stores import open_store as open_store, store_options as store_options
+from .stores import (
+    open_store as open_store,
+    readable_store as readable_store,
+    store_options as store_options,
+)

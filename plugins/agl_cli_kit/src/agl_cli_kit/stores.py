@@ -66,18 +66,20 @@ def open_store(
         spec["path"] = path
     if reading:
         _check_readable(spec)
-        if spec["type"] == "sqlite":
-            spec = _in_writable_folder(spec)
+        spec = readable_store(spec)
     return build_component("store", spec)
 
 
-def _in_writable_folder(spec: dict[str, Any]) -> dict[str, Any]:
+def readable_store(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a store to read whose folder takes the files that SQLite keeps beside a store.
 
     A store in a folder that cannot be written to is copied; the copy goes with the process.
+
+    Args:
+        spec: A store as a table: its type and its options.
     """
     file = Path(spec.get("path") or "")
-    if not file.is_file() or os.access(file.parent, os.W_OK):
+    if spec.get("type") != "sqlite" or not file.is_file() or os.access(file.parent, os.W_OK):
         return spec
     folder = Path(tempfile.mkdtemp(prefix="agl_store_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from agl_cli_kit import open_store
 from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
 from agl_core.store import LightningStore
@@ -63,4 +64,4 @@ def _open(where: str) -> LightningStore:
         return build_component("store", {"type": "http", "server_address": where})
     if not Path(where).is_file():
         raise ConfigError(f"there is no file {where}")
-    return build_component("store", {"type": "sqlite", "path": where})
+    return open_store("sqlite", where, None, reading=True)

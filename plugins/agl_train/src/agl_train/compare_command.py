@@ -70,7 +70,7 @@ def compare(
     with blame(file):
         plan = read_train_file(file, overrides, without=_UNUSED)
         declared = plan.reward_range
-        store = plan.build_trainer(with_algorithm=False).store
+        store = plan.build_store_to_read()
     try:
         batches = asyncio.run(_read(store, scorer, before, after))
     finally:

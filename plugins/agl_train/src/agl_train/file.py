@@ -36,13 +36,14 @@ from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
+from agl_cli_kit import readable_store
 from agl_core.agent import LitAgent
 from agl_core.algorithm import Algorithm, RewardRange
 from agl_core.errors import ConfigError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import build_component, read_config_file, validate_config
 from agl_core.runner import Hook, Runner
-from agl_core.store import Interceptor
+from agl_core.store import Interceptor, LightningStore
 from agl_core.tracer import UnsentSpans
 from agl_core.trainer import Trainer, default_strategy
 from agl_core.types import Dataset, Resource
@@ -171,6 +172,18 @@ class TrainPlan:
             interceptors=self.interceptors,
             initial_resources=self.resources,
         )
+
+    def build_store_to_read(self) -> LightningStore:
+        """Build the store alone, for a command that writes nothing.
+
+        Raises:
+            ConfigError: It refuses its options.
+            PluginError: It cannot be used.
+        """
+        spec = self._components["store"]
+        if isinstance(spec, dict):
+            spec = readable_store(cast("dict[str, Any]", spec))
+        return build_component("store", spec, path="store", default=default_type("store"))
 
     def check_parts(self, problems: Problems) -> dict[str, str]:
         """Find what only building a component shows; the store is left alone.

@@ -572,7 +572,19 @@ def test_four_server_processes_share_one_watchdog(served, tmp_path):
     assert min(b - a for a, b in itertools.pairwise(looks)) >= period
 
 
-def test_a_store_in_a_read_only_folder_is_read(filled, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "command", "said_of_it"),
+    [
+        ("agl_store_http", ["store", "export", "all.jsonl"], "4 rollout"),
+        ("agl_top", ["rollouts"], "succeeded"),
+        ("agl_top", ["top", "--once"], "succeeded"),
+        ("agl_trace", ["trace", "latest"], "step 2"),
+    ],
+)
+def test_a_store_in_a_read_only_folder_is_read(
+    filled, capsys, monkeypatch, package, command, said_of_it
+):
+    pytest.importorskip(package)
     locked = filled / "locked"
     locked.mkdir()
     (filled / "one.db").rename(locked / "one.db")
@@ -582,8 +594,8 @@ def test_a_store_in_a_read_only_folder_is_read(filled, capsys, monkeypatch):
         os, "access", lambda path, mode: Path(path).resolve() != locked and real(path, mode)
     )
     before = sorted(locked.iterdir())
-    assert main(["store", "export", "all.jsonl", "--path", "locked/one.db"]) == 0
+    assert main([*command, "--path", "locked/one.db"]) == 0
     said = capsys.readouterr()
-    assert "4 rollout" in said.out
+    assert said_of_it in said.out
     assert "read-only" in said.err
     assert sorted(locked.iterdir()) == before

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 
 import pytest
 
@@ -43,6 +45,41 @@ def test_the_summary_has_the_curve_the_winner_and_what_to_do_next(capsys):
     assert "agl dashboard" in out
     assert "runs.db" in out
     assert "resume it" not in out
+
+
+def suggested(out: str, what: str) -> str:
+    (line,) = [line for line in out.splitlines() if line.startswith(f"{what}: ")]
+    return line.removeprefix(f"{what}: ")
+
+
+@pytest.mark.usefixtures("project")
+def test_the_printed_command_scores_the_result(capsys):
+    options = ["--set", "store={type='sqlite', path='runs.db'}"]
+    assert main(["train", "train.toml", *options]) == 0
+    agl, *words = shlex.split(suggested(capsys.readouterr().out, "score it"))
+    assert agl == "agl"
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["mean"] == pytest.approx(2 / 3)
+
+
+SERVED = """
+from agl_algorithm_kit import run_batch
+from agl_core.types import ProxyLLM, PromptTemplate
+
+async def learn(store, train_dataset, val_dataset):
+    prompt = PromptTemplate(template="{q}!", engine="f-string")
+    await run_batch(store, train_dataset, resources={"prompt": prompt})
+    model = ProxyLLM(endpoint="http://127.0.0.1:9", model="trained")
+    await store.add_resources({"prompt": prompt, "model": model})
+"""
+
+
+def test_a_model_whose_proxy_has_ended_is_to_be_served_before_it_is_scored(project, capsys):
+    (project / "served.py").write_text(SERVED)
+    options = ["--set", "algorithm=served:learn", "--set", "store={type='sqlite', path='runs.db'}"]
+    assert main(["train", "train.toml", *options]) == 0
+    said = suggested(capsys.readouterr().out, "score it")
+    assert said == "serve the trained model first; the proxy of the run has ended"
 
 
 @pytest.mark.usefixtures("project")

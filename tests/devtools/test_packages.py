@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from devtools import packages
+from devtools.packages import Package
+from devtools.pages import FENCE
 
 
 @pytest.mark.parametrize(
@@ -100,3 +107,73 @@ def test_a_package_may_name_its_module(tree: Path):
     assert user.own_requirements == {"agl-core", "agl"}
     (problem,) = packages.version_problems()
     assert problem.endswith("agl>=0.1 should end with >=0.1,<0.2")
+
+
+class TestReadmes:
+    """The programs of a package's README run with what its README installs."""
+
+    def test_every_import_is_installed_by_the_readme(self):
+        every = packages.all_plugins()
+        assert len(every) > 40
+        missing = {
+            package.label: absent
+            for package in every
+            if (absent := _missing_imports(package, (package.folder / "README.md").read_text()))
+        }
+        assert missing == {}
+
+    @pytest.mark.parametrize(
+        ("imported", "installed", "missing"),
+        [
+            ("agl_user", "", set()),
+            ("agl_core.types as types", "", set()),
+            ("agl_base", "", {"agl_base"}),
+            ("json", "", set()),
+            ("httpx", "", {"httpx"}),
+            ("httpx", "pip install 'httpx>=0.27'    # for the call", set()),
+            ("agl_other", "pip install ./plugins/agl_base", {"agl_other"}),
+            ("agl_other", "pip install './plugins/agl_other[x]'", set()),
+        ],
+    )
+    def test_what_is_missing(
+        self, tree: Path, imported: str, installed: str, missing: set[str]
+    ) -> None:
+        (user,) = packages.named(["agl_user"])
+        text = f"```sh\n{installed}\n```\n\n```python norun\nimport {imported}\n```\n"
+        assert _missing_imports(user, f"{packages.install_line(user)}\n{text}") == missing
+
+
+def _missing_imports(package: Package, readme: str) -> set[str]:
+    """Return the modules that programs of a README import and that its install lines lack."""
+    programs = [m[3] for m in FENCE.finditer(readme) if m[1] == "python"]
+    lines = re.findall(r"^(?:\$ )?pip install (.+)$", readme, re.MULTILINE)
+    there = {module for line in lines for module in _modules_of(line)}
+    imported = {module for program in programs for module in _imported(program)}
+    return imported - there - sys.stdlib_module_names
+
+
+def _imported(program: str) -> Iterator[str]:
+    for line in program.splitlines():  # not the whole: some programs have gaps
+        if re.match(r"\s*(from \w[\w.]* import|import \w)", line):
+            (node,) = ast.parse(line.strip().rstrip("(") + "x" * line.endswith("(")).body
+            if isinstance(node, ast.ImportFrom):
+                yield str(node.module).partition(".")[0]
+            elif isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+
+
+def _modules_of(line: str) -> Iterator[str]:
+    """Yield the modules of what an install line names, and of what that requires."""
+    words = shlex.split(line, comments=True)
+    labels = [match[1] for word in words if (match := re.match(r"\./plugins/(\w+)", word))]
+    if "requirements.txt" in words:
+        labels.append(packages.FOR_USERS)
+    for own in (packages.core(), *packages.with_requirements(labels)):
+        yield own.module
+        yield from map(_module_of, own.dependencies)
+    yield from map(_module_of, words)
+
+
+def _module_of(requirement: str) -> str:
+    """Return the module of a library, which has the name of its distribution in these READMEs."""
+    return re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower().replace("-", "_")

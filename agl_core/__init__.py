@@ -47,10 +47,9 @@ def _of_package(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:  # the plugin is installed, but one of its imports is missing
             raise
-        from agl_core.errors import MissingDependencyError
+        from agl_core.plugins import missing_package
 
-        requirement = get_registry().catalogue.requirement(distribution)
-        missing = MissingDependencyError(name, pip=requirement)
+        missing = missing_package(name, distribution)
         # `from agl_core import NAME` would replace the message of an AttributeError; hasattr() and
         # getattr() with a default know no other error. The import system asks by this function.
         if sys._getframe(2).f_code.co_name == "_handle_fromlist":  # pyright: ignore[reportPrivateUsage]

@@ -98,9 +98,8 @@ def requirements(listed: Sequence[Package]) -> str:
 
 def known(listed: Sequence[Package]) -> str:
     """The items of the catalogue, which messages name."""
-    return "".join(
-        _item(package.name, " ".join(package.plugins)) for package in listed if package.plugins
-    )
+    every = sorted((packages.core(), *listed), key=lambda package: package.name)
+    return "".join(_item(package.name, " ".join(package.plugins)) for package in every)
 
 
 def _item(key: str, text: str) -> str:

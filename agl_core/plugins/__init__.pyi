@@ -75,9 +75,9 @@ from ._registry import (
     Registry as Registry,
     get_registry as get_registry,
     known_names as known_names,
+    missing_package as missing_package,
     package_of as package_of,
     remedy as remedy,
-    requirement_of as requirement_of,
     reset_registry as reset_registry,
 )
 from ._resource_types import (

@@ -41,13 +41,10 @@ def check_api(record: PluginRecord, api: object) -> None:
         raise unusable(record, f"its spec has api={api!r}, which is not a version; {mend(record)}")
     what = f"{record.key} of {record.origin} is written for plugin API {api}, this core has"
     if api > PLUGIN_API_VERSION:
-        raise PluginIncompatibleError(
-            f"{what} {PLUGIN_API_VERSION}: pip install --upgrade {CORE_DISTRIBUTION}"
-        )
+        raise PluginIncompatibleError(f"{what} {PLUGIN_API_VERSION}: upgrade {CORE_DISTRIBUTION}")
     if api < OLDEST_PLUGIN_API_VERSION:
         raise PluginIncompatibleError(
-            f"{what} {OLDEST_PLUGIN_API_VERSION} to {PLUGIN_API_VERSION}: pip install --upgrade "
-            f"{record.dist}"
+            f"{what} {OLDEST_PLUGIN_API_VERSION} to {PLUGIN_API_VERSION}: upgrade {record.dist}"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -32,12 +33,16 @@ class CatalogueSpec(Spec):
     Experimental: a release may change it.
 
     Attributes:
-        packages: The plugins of each distribution: ``{"acme-store": "store.acme command.acme"}``.
+        packages: The plugins of each distribution: ``{"acme-store": "store.acme command.acme"}``;
+            an empty text for one without plugins.
         names: Module and distribution of names that ``agl_core`` gives if the package is installed.
+        published: Whether the packages are on a package index under these names. If not, messages
+            tell nobody to give pip the names: they may be a stranger's there.
     """
 
     packages: Mapping[str, str]
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    published: bool = False
 
 
 class Catalogue:
@@ -52,10 +57,13 @@ class Catalogue:
         self._owners: dict[str, str] = {}
         self._names: dict[str, tuple[str, str]] = {}
         self._sources: dict[str, str] = {}
+        self._published: set[str] = set()
         for record in records:
             spec = _spec_of(record)
             if spec is not None:
                 for dist, plugins in spec.packages.items():
+                    if spec.published and dist not in self._sources:
+                        self._published.add(dist)
                     self._sources.setdefault(dist, record.dist)
                     for key in plugins.split():
                         self._owners.setdefault(key, dist)
@@ -75,16 +83,26 @@ class Catalogue:
         """Return module and distribution of a name that a listed package provides."""
         return self._names.get(name)
 
+    def lists(self, dist: str) -> bool:
+        """Return whether a distribution is listed."""
+        return dist in self._sources
+
+    def how_to_install(self, dist: str, *, upgrade: bool = False) -> str:
+        """Return what to do to get a listed distribution: a command only if it works here."""
+        if requirement := self.requirement(dist):
+            return f"pip install {'--upgrade ' * upgrade}{shlex.quote(requirement)}"
+        return f"{'upgrade' if upgrade else 'install'} {dist} from its source"
+
     def requirement(self, dist: str) -> str:
         """Return what to give ``pip install`` for a distribution, as it works for this user.
 
         It is the folder of the package if the catalogue itself was installed from a source tree
-        (PEP 610), else the distribution's name.
+        (PEP 610), else the distribution's name if it is published, else an empty string.
         """
         source = _source_tree(self._sources.get(dist, ""))
         folder = source and source / dist.replace("-", "_")
         if not folder or not folder.is_dir():
-            return dist
+            return dist if dist in self._published else ""
         here = Path.cwd()
         return f"./{folder.relative_to(here)}" if folder.is_relative_to(here) else str(folder)
 

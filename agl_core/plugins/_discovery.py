@@ -165,7 +165,7 @@ def _wrong_core(record: PluginRecord) -> str:
         if not requirement.specifier.contains(__version__, prereleases=True):
             return (
                 f"requires {CORE_DISTRIBUTION}{requirement.specifier}, and {__version__} is "
-                f"running: pip install --upgrade {record.dist} {CORE_DISTRIBUTION}"
+                f"running: upgrade {record.dist} and {CORE_DISTRIBUTION}"
             )
     return ""
 

@@ -84,7 +84,7 @@ def wrong_type(
 
 def mend(record: PluginRecord) -> str:
     """Return what may repair a plugin."""
-    return f"try: pip install --upgrade {record.dist}"
+    return f"try to upgrade {record.dist}"
 
 
 def one_line(error: BaseException) -> str:

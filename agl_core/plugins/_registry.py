@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import logging
-import shlex
 import threading
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agl_core.errors import (
+    MissingDependencyError,
     PluginBrokenError,
     PluginConflictError,
     PluginDisabledError,
@@ -227,16 +227,15 @@ class Registry:
             return f"no {kind} {name!r} of {dist} is installed{self._see('list')}"
         message = f"no {kind} {name!r} is installed"
         if package:
-            upgrade = "--upgrade " * any(record.dist == package for record in self.records)
-            return f"{message}: pip install {upgrade}{shlex.quote(listed.requirement(package))}"
+            upgrade = any(record.dist == package for record in self.records)
+            return f"{message}: {listed.how_to_install(package, upgrade=upgrade)}"
         usable = self.usable(kind)
         # Listed names come first: anyone may publish a package with a name like theirs.
         own = {r.name for r in usable if listed.package_of(kind, r.name) == r.dist}
         installed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
         for close in difflib.get_close_matches(name, own.union(listed.names_of(kind)), n=1):
-            package = listed.requirement(listed.package_of(kind, close))
-            pip = "" if close in own else f" pip install {shlex.quote(package)}"
-            return f"{message}; did you mean {close!r}?{pip}{installed}"
+            todo = " " + listed.how_to_install(listed.package_of(kind, close))
+            return f"{message}; did you mean {close!r}?{'' if close in own else todo}{installed}"
         if guess := did_you_mean(name, [record.name for record in usable]):
             return f"{message}{guess}{installed}"
         return f"{message}{installed or f', nor any other {kind}' + self._see('list --all')}"
@@ -257,19 +256,31 @@ def package_of(kind: str, name: str) -> str:
     return get_registry().catalogue.package_of(kind, name)
 
 
-def requirement_of(kind: str, name: str) -> str:
-    """Return what to give ``pip install`` for a listed plugin, or an empty string."""
-    catalogue = get_registry().catalogue
-    return catalogue.requirement(catalogue.package_of(kind, name))
-
-
 def remedy(kind: str, name: str) -> str:
     """Return what keeps a plugin from use: its status, or that it is missing."""
     states = [record.status for record in get_registry().of_kind(kind) if record.name == name]
     if states:
         return f"{kind}.{name} is {states[0]}"
-    package = requirement_of(kind, name)
-    return f"pip install {shlex.quote(package)}" if package else f"no {kind} {name!r} is installed"
+    package = package_of(kind, name)
+    if not package:
+        return f"no {kind} {name!r} is installed"
+    return get_registry().catalogue.how_to_install(package)
+
+
+def missing_package(feature: str, dist: str, *, extra: str = "") -> MissingDependencyError:
+    """Return the error for a feature whose package is not installed.
+
+    Args:
+        feature: The feature, as users call it.
+        dist: The package's distribution; empty if unknown. The message has a command only if it
+            works here.
+        extra: The extra of the package that is needed.
+    """
+    wanted = f"[{extra}]" * bool(extra)
+    if requirement := get_registry().catalogue.requirement(dist):
+        return MissingDependencyError(feature, pip=f"{requirement}{wanted}")
+    where = f": {dist}{wanted}, from its source" * bool(dist)
+    return MissingDependencyError(f"{feature} needs a package that is not installed{where}")
 
 
 _registry: Registry | None = None

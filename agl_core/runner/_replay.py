@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agl_core.agent import LitAgent
 from agl_core.errors import MissingDependencyError
-from agl_core.plugins import get_registry, hookspec, requirement_of
+from agl_core.plugins import get_registry, hookspec, missing_package, package_of
 from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout, Resource
 
@@ -157,7 +157,7 @@ def _missing(hook: str) -> MissingDependencyError:
     if states:
         todo = "see `agl plugins doctor --kind replayer`"
         return MissingDependencyError(f"no replayer does {hook!r}: {', '.join(states)}; {todo}")
-    package = requirement_of("replayer", "recorded")
+    package = package_of("replayer", "recorded")
     if not package:
         return MissingDependencyError("no plugin of the kind replayer is installed")
-    return MissingDependencyError("a replay", pip=package)
+    return missing_package("a replay", package)

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.genai import without_secrets
-from agl_core.plugins import get_registry, requirement_of
+from agl_core.plugins import get_registry, package_of, remedy
 from agl_core.plugins._config import config_model_of
 from agl_core.runner import Hook
 from agl_core.store import Interceptor, InterceptorLike, as_interceptor
@@ -36,13 +36,10 @@ def default_strategy() -> DefaultStrategy:
     found = [record for record in get_registry().of_kind("execution") if record.name == "cs"]
     if any(record.status == "ok" for record in found):
         return DefaultStrategy("cs", "cs, runners as processes")
-    why = f"cs is {found[0].status}" if found else _how_to_get("execution", "cs", "processes")
+    why = f"cs is {found[0].status}" if found else "cs is not installed"
+    if not found and package_of("execution", "cs"):
+        why = f"{remedy('execution', 'cs')} for processes"
     return DefaultStrategy("shm", f"shm, runners as threads ({why})")
-
-
-def _how_to_get(kind: str, name: str, what: str) -> str:
-    requirement = requirement_of(kind, name)
-    return f"pip install {requirement} for {what}" if requirement else f"{name} is not installed"
 
 
 def default_adapter() -> str | None:

@@ -33,7 +33,8 @@ try:
     from agl_algo_apo import APO, APOState, Candidate
     from agl_store_sqlite import SqliteLightningStore
 except ImportError as missing:
-    raise SystemExit(f"{missing}: pip install agl-algo-apo agl-store-sqlite") from None
+    needed = "./plugins/agl_prompt_search ./plugins/agl_algo_apo ./plugins/agl_store_sqlite"
+    raise SystemExit(f"{missing}: pip install {needed}") from None
 
 EXAMPLES = """examples:
   python examples/room_booking/main.py

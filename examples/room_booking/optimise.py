@@ -1,13 +1,14 @@
 """Makes APO and GEPA with the model of this example, for ``apo.toml`` and ``gepa.toml``.
 
-Each needs its plugin: ``pip install agl-algo-apo``, ``pip install agl-algo-gepa``.
+Each needs its plugin: ``pip install ./plugins/agl_prompt_search ./plugins/agl_algo_apo``, or
+``./plugins/agl_algo_gepa``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agl_core.errors import MissingDependencyError
+from agl_core.plugins import missing_package
 from endpoint import ensure_endpoint, model_name
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def apo(**options: Any) -> APO[dict[str, Any]]:
     try:
         from agl_algo_apo import APO
     except ImportError as error:
-        raise MissingDependencyError("APO", pip="agl-algo-apo") from error
+        raise missing_package("APO", "agl-algo-apo") from error
 
     ensure_endpoint()
     model = model_name()
@@ -42,7 +43,7 @@ def gepa(**options: Any) -> GEPA[dict[str, Any]]:
     try:
         from agl_algo_gepa import GEPA
     except ImportError as error:
-        raise MissingDependencyError("GEPA", pip="agl-algo-gepa") from error
+        raise missing_package("GEPA", "agl-algo-gepa") from error
 
     ensure_endpoint()
     return GEPA(**{"reflection_model": model_name(), **options})

@@ -38,7 +38,7 @@ def agl_catalogue():
         "acme-fast": "llm_server.fast",
     }
     names = {"AcmeStore": ("acme_store_of_a_test", "acme-store")}
-    return CatalogueSpec("acme", packages, names, api=1)
+    return CatalogueSpec("acme", packages, names, published=True, api=1)
 """
 
 
@@ -163,8 +163,18 @@ def here(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 @pytest.fixture
 def acme(here: Site) -> Iterator[Registry]:
     """Yield a registry of the command kit and of a distribution with a catalogue."""
+    yield from _with_catalogue(here, CATALOGUE)
+
+
+@pytest.fixture
+def acme_unpublished(here: Site) -> Iterator[Registry]:
+    """Yield the same, of a catalogue whose packages are on no index."""
+    yield from _with_catalogue(here, CATALOGUE.replace("published=True, ", ""))
+
+
+def _with_catalogue(here: Site, source: str) -> Iterator[Registry]:
     here.install(
-        "acme", entry_points={"catalogue.acme": "acme_list"}, modules={"acme_list.py": CATALOGUE}
+        "acme", entry_points={"catalogue.acme": "acme_list"}, modules={"acme_list.py": source}
     )
     records = Registry.discover().records
     registry = Registry(r for r in records if r.dist in ("acme", "agl-cli-kit"))

@@ -191,7 +191,7 @@ def test_asking_for_a_broken_one_is_one_line_and_exit_code_2(installed):
     for arguments, message in [
         (["plugins", "show", "store.syntax"], "SyntaxError"),
         (["plugins", "show", "store.both"], "pin one, e.g. 'agl-left:both'"),
-        (["plugins", "show", "newcore"], "pip install --upgrade agl-store-newcore agl-core"),
+        (["plugins", "show", "newcore"], "upgrade agl-store-newcore and agl-core"),
         (["stumbles"], f"No module named '{NO_MODULE}'"),
         (["leaves"], "SystemExit: 4"),
         (["both"], "pin one"),

@@ -284,7 +284,7 @@ class TestFactoriesThatFail:
         assert message in str(caught.value)
         if error is PluginBrokenError:
             assert "store.x of agl-store-x 4.0" in str(caught.value)
-            assert "pip install --upgrade agl-store-x" in str(caught.value)
+            assert "try to upgrade agl-store-x" in str(caught.value)
             assert caught.value.__cause__ is not None
 
     @pytest.mark.parametrize("attribute", ["factory", "config"])

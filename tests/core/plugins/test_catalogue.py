@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,17 @@ import pytest
 
 import agl_core
 from agl_core.errors import MissingDependencyError, PluginNotFoundError
-from agl_core.plugins import Registry, get_registry, known_names, package_of, reset_registry
+from agl_core.plugins import (
+    Registry,
+    get_registry,
+    known_names,
+    missing_package,
+    package_of,
+    remedy,
+    reset_registry,
+)
+
+ROOT = Path(agl_core.__file__).parents[1]
 
 
 def test_a_missing_plugin_is_named_with_its_package(acme: Registry):
@@ -19,6 +30,33 @@ def test_a_missing_plugin_is_named_with_its_package(acme: Registry):
     assert known_names("command") == ("acme",)
     with pytest.raises(PluginNotFoundError, match="no store 'acme' is installed: pip install acme"):
         acme.find("store", "acme")
+
+
+@pytest.mark.usefixtures("acme_unpublished")
+def test_a_package_that_is_not_published_is_named_without_a_command():
+    with pytest.raises(PluginNotFoundError) as caught:
+        get_registry().find("store", "acme")
+    assert str(caught.value) == "no store 'acme' is installed: install acme-store from its source"
+    with pytest.raises(PluginNotFoundError, match=r"'disk'[?] install acme-disk from its source"):
+        get_registry().find("store", "diks")
+    assert remedy("store", "acme") == "install acme-store from its source"
+    said = str(missing_package("a thing", "acme-store", extra="more"))
+    needs = "a thing needs a package that is not installed"
+    assert said == f"{needs}: acme-store[more], from its source"
+    assert str(missing_package("a thing", package_of("store", "x"))) == needs
+
+
+@pytest.mark.skipif(not (ROOT / "plugins").is_dir(), reason="needs the repository")
+def test_no_package_says_itself_how_to_install_another():
+    bare = re.compile(r"""pip install (?![.])[^"\n]*\bagl-|\bpip=\S*["']agl-""")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("agl_core", "plugins/*/src", "examples")
+        for file in sorted(ROOT.glob(f"{folder}/**/*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if bare.search(line)
+    ]
+    assert found == []
 
 
 @pytest.mark.usefixtures("acme")
@@ -70,6 +108,7 @@ def test_from_a_source_tree_a_message_names_the_folder(
     monkeypatch.chdir(tmp_path)
     assert acme.catalogue.requirement("acme-store") == "./a tree/acme_store"
     assert acme.catalogue.requirement("acme-disk") == "acme-disk", "it is not in the tree"
+    assert acme.catalogue.requirement("acme-none") == "", "no list has it"
     with pytest.raises(PluginNotFoundError, match=r"installed: pip install './a tree/acme_store'$"):
         acme.find("store", "acme")
 

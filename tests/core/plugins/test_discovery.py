@@ -105,7 +105,7 @@ def test_a_requirement_on_the_core_is_checked_without_an_import(here, requiremen
     assert record.status == status
     if requirement == "agl-core>=99":
         assert record.error == (
-            "requires agl-core>=99, and 0.1.0 is running: pip install --upgrade wants agl-core"
+            "requires agl-core>=99, and 0.1.0 is running: upgrade wants and agl-core"
         )
 
 

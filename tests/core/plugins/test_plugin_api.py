@@ -87,8 +87,7 @@ def test_a_core_that_no_longer_serves_1_refuses_it(here, spec_source, arguments,
     with pytest.raises(PluginIncompatibleError) as caught:
         get_registry().load(get_registry().find("hook", "x"))
     assert str(caught.value) == (
-        "hook.x of agl-x 1.0 is written for plugin API 1, this core has 2 to 3: "
-        "pip install --upgrade agl-x"
+        "hook.x of agl-x 1.0 is written for plugin API 1, this core has 2 to 3: upgrade agl-x"
     )
 
 
@@ -102,7 +101,7 @@ def test_what_is_not_a_version_is_broken(here, spec_source, api):
 
 def test_a_newer_version_is_incompatible(here, spec_source):
     install(here, spec_source, api=2)
-    with pytest.raises(PluginIncompatibleError, match="pip install --upgrade agl-core"):
+    with pytest.raises(PluginIncompatibleError, match="upgrade agl-core"):
         get_registry().load(get_registry().find("hook", "x"))
 
 

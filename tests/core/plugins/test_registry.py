@@ -133,7 +133,7 @@ def test_the_cause_is_chained(here):
     here.install(
         "agl-store-x", entry_points={"store.x": "gone_module"}, modules={"unrelated.py": ""}
     )
-    with pytest.raises(PluginBrokenError, match="try: pip install --upgrade agl-store-x") as caught:
+    with pytest.raises(PluginBrokenError, match="try to upgrade agl-store-x") as caught:
         get_registry().component("store", "x")
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 

@@ -12,13 +12,7 @@ import pytest
 from agl_core.agent import rollout
 from agl_core.algorithm import algo
 from agl_core.errors import ConfigError, PluginNotFoundError
-from agl_core.plugins import (
-    Registry,
-    build_component,
-    get_registry,
-    requirement_of,
-    reset_registry,
-)
+from agl_core.plugins import Registry, build_component, get_registry, reset_registry
 from agl_core.trainer import Trainer
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_train import read_train_file
@@ -50,9 +44,9 @@ def agent(task: Any, llm: Any) -> float:
 async def nothing() -> None: ...
 
 
-def requirement(package: str) -> str:
+def advice(package: str) -> str:
     """Return how messages name a package here: by its folder in a source tree."""
-    return get_registry().catalogue.requirement(package)
+    return get_registry().catalogue.how_to_install(package)
 
 
 def fit_and_read_log(caplog: pytest.LogCaptureFixture, **options: Any) -> str:
@@ -77,9 +71,8 @@ def test_shm_is_the_default_elsewhere_and_the_log_says_what_to_install(
     trainer = Trainer(n_runners=2)
     assert isinstance(trainer.strategy, SharedMemoryExecutionStrategy)
     assert trainer.n_runners == 2
-    package = requirement_of("execution", "cs")
     assert fit_and_read_log(caplog) == (
-        f"Execution strategy: shm, runners as threads (pip install {package} for processes)"
+        f"Execution strategy: shm, runners as threads ({advice('agl-exec-cs')} for processes)"
     )
 
 
@@ -160,7 +153,7 @@ class TestMissingPackages:
                 with pytest.raises(PluginNotFoundError) as caught:
                     build_component(kind, spec, default="direct" if kind == "proxy" else None)
                 said = str(caught.value)
-            assert f"pip install {requirement(package)}" in said
+            assert advice(package) in said
             assert "\n" not in said.strip()
 
         check_each(check, MISSING)
@@ -169,9 +162,7 @@ class TestMissingPackages:
         @algo
         def search(train_dataset: Any, adapter: Any) -> None: ...
 
-        with pytest.raises(
-            PluginNotFoundError, match=f"pip install {requirement('agl-adapters')}$"
-        ):
+        with pytest.raises(PluginNotFoundError, match=f"{advice('agl-adapters')}$"):
             Trainer(algorithm=search, strategy="shm").fit(agent, [1])
         Trainer(strategy="shm").dev(rollout(lambda task: 1.0), [1])
 
@@ -182,5 +173,5 @@ class TestMissingPackages:
             ({"llm_proxy": {"port": 0}}, "agl-proxy-direct"),
         )
         for options, package in cases:
-            with pytest.raises(PluginNotFoundError, match=f"pip install {requirement(package)}$"):
+            with pytest.raises(PluginNotFoundError, match=f"{advice(package)}$"):
                 Trainer(**options)

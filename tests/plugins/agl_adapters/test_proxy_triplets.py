@@ -68,7 +68,7 @@ def test_spans_of_a_dialect_whose_package_is_missing_name_the_package(agl_regist
     raw = span(1, "raw_gen_ai_request", llm__openai__id="chat-1")
     assert adapter.adapt([raw]) == []
     assert adapter.report.left_out == {
-        ("span", "written in the dialect 'litellm': pip install agl-proxy-litellm"): 1
+        ("span", "written in the dialect 'litellm': install agl-proxy-litellm from its source"): 1
     }
 
 

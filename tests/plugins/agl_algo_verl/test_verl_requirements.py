@@ -75,7 +75,7 @@ class TestRequirements:
             return None if name == "agl_replay" else real(name)
 
         monkeypatch.setattr("agl_algo_verl.requirements.find_spec", find_spec)
-        with pytest.raises(MissingDependencyError, match=r"forked.*pip install 'agl-replay'"):
+        with pytest.raises(MissingDependencyError, match=r"forked.* not installed: .*agl.replay"):
             check_requirements(fork=True)
 
     async def test_a_run_asks_first(self, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ import pytest
 
 from agl_cli_kit import group, main
 from agl_core import __version__, errors
-from agl_core.plugins import PluginRecord, Registry, requirement_of, reset_registry
+from agl_core.plugins import PluginRecord, Registry, remedy, reset_registry
 
 
 def test_the_version(capsys):
@@ -88,7 +88,7 @@ def test_every_help_has_an_example(capsys):
         (["plugins", "list", "--kind", "shop"], "there is no kind 'shop' (kinds: store,"),
         (["plugins", "show"], "Missing argument 'NAME'"),
         (["plugins", "show", "nothing"], "no plugin 'nothing' is installed"),
-        (["plugins", "show", "verl"], "no algorithm 'verl' is installed: pip install "),
+        (["plugins", "show", "verl"], "no algorithm 'verl' is installed: "),
         (["plugins", "doctor", "--timeout", "0"], "0.0 is not in the range"),
         (["plugins", "doctor", "--dist", "agl-nothing"], "agl-nothing provides no such plugin"),
     ],
@@ -190,7 +190,7 @@ def test_list_all_adds_what_could_be_installed(capsys):
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["litellm"]["status"] == "not installed"
     assert rows["litellm"]["dist"] == "agl-proxy-litellm"
-    assert rows["litellm"]["error"] == f"pip install {requirement_of('proxy', 'litellm')}"
+    assert rows["litellm"]["error"] == remedy("proxy", "litellm")
     assert main(["plugins", "list", "--all", "--kind", "proxy"]) == 0
     assert rows["litellm"]["error"] in capsys.readouterr().out
 

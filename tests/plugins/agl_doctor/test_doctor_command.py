@@ -55,6 +55,19 @@ class TestEnvironment:
         assert found["click"].what.endswith("and it is not installed")
         assert found["click"].todo.startswith("pip install 'click>=")
 
+    def test_an_unmet_requirement_of_a_listed_package(self, agl_registry, monkeypatch):
+        agl_registry.records = []
+        agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
+        monkeypatch.setattr(environment, "requires", lambda _: ("agl-runner>=0.1", "agl-core<0"))
+        monkeypatch.setattr(
+            environment, "installed_version", lambda name: "0.1" if name == "agl-core" else None
+        )
+        unmet = by_check(check_environment(), "requirement")
+        assert {finding.ids[1]: finding.todo for finding in unmet} == {
+            "agl-runner": "install agl-runner from its source",
+            "agl-core": "upgrade agl-core from its source",
+        }
+
     def test_a_bad_combination(self, monkeypatch):
         versions = {"protobuf": "4.25", "opentelemetry-proto": "1.30"}
         monkeypatch.setattr(versions_, "installed_version", versions.get)
@@ -183,7 +196,7 @@ class TestStoreChecks:
     async def test_none_is_installed(self, agl_registry, store):
         agl_registry.records = []
         agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
-        with pytest.raises(MissingDependencyError, match="pip install 'agl-trace'"):
+        with pytest.raises(MissingDependencyError, match="installed: agl-trace, from its source"):
             await run_store_checks(store)
 
 

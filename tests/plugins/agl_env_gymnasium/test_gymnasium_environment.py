@@ -254,7 +254,7 @@ def test_an_environment_of_a_package_that_is_not_installed_names_it(agl_registry
     from agl_core.errors import PluginNotFoundError
 
     agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
-    with pytest.raises(PluginNotFoundError, match="pip install agl-env-gymnasium"):
+    with pytest.raises(PluginNotFoundError, match="install agl-env-gymnasium from its source"):
         load_environment("gymnasium:FrozenLake-v1")
     assert load_environment("collections:Counter") is None
     agl_registry.add("environment.gymnasium", "agl_env_gymnasium.hooks")

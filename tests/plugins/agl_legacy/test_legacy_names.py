@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import agl_legacy
+from agl_core.plugins import missing_package
 from agl_legacy.names import HERE, NOT_HERE
 from tests.tables import check_each
 
@@ -89,7 +90,8 @@ def is_the_object_of_agl(module: str, name: str, home: str) -> None:
     statement = f"from {module} import {name}"
     package = home.partition(".")[0]
     if find_spec(package) is None:
-        with pytest.raises(ImportError, match=f"pip install '{package.replace('_', '-')}'"):
+        said = str(missing_package(name, package.replace("_", "-")))
+        with pytest.raises(ImportError, match=re.escape(said)):
             exec(statement, scope)
         return
     try:

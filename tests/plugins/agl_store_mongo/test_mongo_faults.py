@@ -145,7 +145,7 @@ async def test_the_error_for_a_newer_schema_names_the_upgrade_command(mongo_uri,
     )
     await store.close()
     store = MongoLightningStore(mongo_uri, partition_id=partition)
-    with pytest.raises(StoreDataError, match="pip install -U agl-store-mongo"):
+    with pytest.raises(StoreDataError, match=r": upgrade agl-store-mongo$"):
         await store.enqueue_rollout("y")
     await store.close()
 

@@ -334,7 +334,7 @@ async def test_the_error_for_a_newer_schema_names_the_upgrade_command(server, sc
     await store.close()
     server.run(f"UPDATE \"{schema}\".meta SET value = value + 1 WHERE name = 'schema_version'")
     store = PostgresLightningStore(server.uri, schema_name=schema)
-    with pytest.raises(StoreDataError, match="pip install -U agl-store-postgres"):
+    with pytest.raises(StoreDataError, match=r": upgrade agl-store-postgres$"):
         await store.enqueue_rollout("y")
     await store.close()
 

@@ -67,7 +67,7 @@ async def test_a_newer_schema_is_refused_and_the_error_names_the_upgrade_command
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    with pytest.raises(StoreDataError, match="pip install -U agl-store-sqlite"):
+    with pytest.raises(StoreDataError, match=r": upgrade agl-store-sqlite$"):
         open_store(path)
 
 

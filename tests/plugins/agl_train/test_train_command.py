@@ -225,13 +225,11 @@ def test_a_missing_package_is_one_line_with_the_pip_command(project, capsys):
     (project / "agl_cli_wants.py").write_text(
         "from agl_core.errors import MissingDependencyError\n"
         "def make():\n"
-        "    raise MissingDependencyError('GEPA', pip='agl-algo-gepa')\n"
+        "    raise MissingDependencyError('GEPA', pip='acme')\n"
     )
     assert main(["train", "train.toml", "--set", "algorithm={type='agl_cli_wants:make'}"]) != 0
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == (
-        "agl: error: GEPA needs a package that is not installed: pip install 'agl-algo-gepa'"
-    )
+    assert last == ("agl: error: GEPA needs a package that is not installed: pip install 'acme'")
 
 
 def test_traceback_shows_where_on_request(project, capsys):

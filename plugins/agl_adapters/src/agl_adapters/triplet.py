@@ -20,8 +20,7 @@ from agl_adapters.tree import (
     leave_out_auxiliary,
 )
 from agl_core.adapter import AdapterReport, Reason, TraceToTripletBase
-from agl_core.errors import MissingDependencyError
-from agl_core.plugins import configured_by
+from agl_core.plugins import configured_by, missing_package
 from agl_core.types import RewardMatchPolicy, SpanLike, Triplet
 
 _logger = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         except ModuleNotFoundError as error:
             if error.name != "agl_trace":
                 raise
-            raise MissingDependencyError("drawing a trace", pip="agl-trace") from error
+            raise missing_package("drawing a trace", "agl-trace") from error
         tree = self.tree(source)
         draw(tree, filename, interested_span_match)
         return tree

@@ -28,7 +28,7 @@ from agl_algo_grpo.training import TrainingRun, steps_of
 from agl_core.algorithm import Algorithm, Run, RunContext
 from agl_core.errors import ConfigError, MissingDependencyError
 from agl_core.llm_server import LLMServer
-from agl_core.plugins import configured_by
+from agl_core.plugins import configured_by, missing_package
 from agl_core.proxy import LLMProxy
 from agl_core.types import Dataset
 
@@ -156,14 +156,14 @@ class GRPO(Algorithm):
             MissingDependencyError: One of them is not.
         """
         policies = self.config.policies()
-        packages = {"torch": "torch", "transformers": "transformers"}
+        packages = ["torch", "transformers"]
         if any(config.lora is not None for config in policies.values()):
-            packages["peft"] = "peft"
-        if self.config.credit.type == "forked":
-            packages["agl_replay"] = "agl-replay"
-        for package, distribution in packages.items():
+            packages.append("peft")
+        for package in packages:
             if find_spec(package) is None:
-                raise MissingDependencyError("algorithm.grpo", pip=distribution)
+                raise MissingDependencyError("algorithm.grpo", pip=package)
+        if self.config.credit.type == "forked" and find_spec("agl_replay") is None:
+            raise missing_package("algorithm.grpo", "agl-replay")
         return policies
 
     def _new_server(self, folder: Path, names: Sequence[str]) -> LLMServer:

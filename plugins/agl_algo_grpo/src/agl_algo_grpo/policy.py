@@ -21,7 +21,8 @@ from agl_algo_grpo.files import make_part, rename, save_model
 from agl_algo_grpo.head import Head, TokenValues
 from agl_algo_grpo.micro_batches import MicroBatches
 from agl_algo_grpo.optimizer import Optimizer
-from agl_core.errors import ConfigError, MissingDependencyError
+from agl_core.errors import ConfigError
+from agl_core.plugins import missing_package
 from agl_server_hf import choose_device, choose_dtype, load_model
 
 __all__ = ["Policy", "RowLogprobs"]
@@ -304,7 +305,7 @@ def _with_lora(model: Any, config: GRPOConfig) -> Any:
     try:
         import peft
     except ImportError as error:
-        raise MissingDependencyError("GRPO with LoRA", pip="agl-algo-grpo[lora]") from error
+        raise missing_package("GRPO with LoRA", "agl-algo-grpo", extra="lora") from error
     assert config.lora is not None
     options = peft.LoraConfig(
         r=config.lora.r,

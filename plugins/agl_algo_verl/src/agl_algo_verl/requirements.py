@@ -12,6 +12,7 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 
 from agl_core.errors import MissingDependencyError
+from agl_core.plugins import missing_package
 
 __all__ = ["NEEDED", "WrongVersionError", "check_requirements"]
 
@@ -63,4 +64,4 @@ def check_requirements(*, fork: bool = False) -> None:
         if not SpecifierSet(versions, prereleases=True).contains(found):
             raise WrongVersionError(name, found, pip=pip)
     if fork and find_spec("agl_replay") is None:
-        raise MissingDependencyError("VERL with credit='forked'", pip="agl-replay")
+        raise missing_package("VERL with credit='forked'", "agl-replay")

@@ -26,7 +26,7 @@ from agl_core.plugins import (
     import_named,
     known_names,
     package_of,
-    requirement_of,
+    remedy,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _known(registry: Registry, kind: str | None) -> list[dict[str, Any]]:
             "name": name,
             "status": "not installed",
             "dist": package_of(of_kind, name),
-            "error": f"pip install {requirement_of(of_kind, name)}",
+            "error": remedy(of_kind, name),
         }
         for of_kind in registry.kinds
         for name in known_names(of_kind)

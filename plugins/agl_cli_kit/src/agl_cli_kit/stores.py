@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agl_core.errors import ConfigError, MissingDependencyError
-from agl_core.plugins import build_component, requirement_of
+from agl_core.errors import ConfigError
+from agl_core.plugins import build_component, missing_package, package_of
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -62,7 +62,7 @@ def open_store(
     spec = default_store(Path.cwd()) if backend is None else {"type": backend}
     if path is not None:
         if backend is None and spec["type"] == "memory":
-            raise MissingDependencyError("a store in a file", pip=requirement_of("store", "sqlite"))
+            raise missing_package("a store in a file", package_of("store", "sqlite"))
         spec["path"] = path
     if reading:
         _check_readable(spec)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 from agl_core.doctor import Finding, Severity
-from agl_core.errors import MissingDependencyError, StoreUnavailableError, error_text
-from agl_core.plugins import CheckSpec, PluginRecord, get_registry, package_of
+from agl_core.errors import StoreUnavailableError, error_text
+from agl_core.plugins import CheckSpec, PluginRecord, get_registry, missing_package, package_of
 from agl_doctor.examine import Examined, examine
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _finding(plugin: Examined) -> Finding:
         _SEVERITIES.get(plugin.status, "error"),
         "plugin",
         f"{who} is {plugin.status}: {plugin.note}",
-        f"pip install --upgrade {plugin.dist}, or AGL_DISABLE_PLUGINS={plugin.key}",
+        f"upgrade {plugin.dist}, or AGL_DISABLE_PLUGINS={plugin.key}",
         (plugin.key,),
     )
 
@@ -97,7 +97,7 @@ async def run_store_checks(
     """
     checks = _checks(reads_store=True)
     if not checks:
-        raise MissingDependencyError("a check of a store", pip=package_of("check", "store"))
+        raise missing_package("a check of a store", package_of("check", "store"))
     findings: list[Finding] = []
     for record, spec in checks:
         limit = asyncio.timeout(timeout)
@@ -142,6 +142,6 @@ def _problem(record: PluginRecord, what: str) -> Finding:
         "error",
         "check",
         f"{record.key} of {record.origin} {what}",
-        f"pip install --upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
+        f"upgrade {record.dist}, or AGL_DISABLE_PLUGINS={record.key}",
         (record.key,),
     )

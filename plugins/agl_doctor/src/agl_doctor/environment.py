@@ -8,10 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agl_core.doctor import Finding, find_bad_versions, installed_version
-from agl_core.plugins import CORE_DISTRIBUTION, get_registry, remedy
+from agl_core.plugins import CORE_DISTRIBUTION, canonical_name, get_registry, remedy
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 _GPU_SECONDS: Final = 10.0
 """Longest wait for nvidia-smi, in seconds: the first call after a boot loads the driver."""
@@ -56,9 +59,16 @@ def _unmet_requirements() -> Iterator[Finding]:
                 "error",
                 "requirement",
                 f"{distribution} needs {requirement.name}{requirement.specifier}, and {there}",
-                f"pip install '{requirement.name}{requirement.specifier}'",
+                _how_to_meet(requirement),
                 (distribution, requirement.name),
             )
+
+
+def _how_to_meet(requirement: Requirement) -> str:
+    catalogue = get_registry().catalogue
+    if catalogue.lists(name := canonical_name(requirement.name)):
+        return catalogue.how_to_install(name, upgrade=installed_version(name) is not None)
+    return f"pip install '{requirement.name}{requirement.specifier}'"
 
 
 def _requirements(distribution: str) -> Iterable[str]:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from agl_core.errors import AglError, MissingDependencyError
+from agl_core.plugins import missing_package
 from agl_legacy.children import share_with_children, stop_sharing
 from agl_legacy.names import HERE, PACKAGE, PAGE, VERSION, section_of
 
@@ -127,7 +128,7 @@ def _home(module: str, name: str) -> ModuleType:
         package = module.partition(".")[0]
         if error.name != package:
             raise
-        raise MissingDependencyError(name, pip=package.replace("_", "-")) from error
+        raise missing_package(name, package.replace("_", "-")) from error
 
 
 def _not_here(name: str) -> str:

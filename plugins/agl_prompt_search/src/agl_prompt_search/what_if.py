@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from agl_algorithm_kit import run_requests
 from agl_core.algorithm import BatchOutcome, Run
-from agl_core.errors import MissingDependencyError, NotFoundError, SpansEvictedError
+from agl_core.errors import NotFoundError, SpansEvictedError
+from agl_core.plugins import missing_package
 from agl_core.store import LightningStore
 from agl_core.types import PromptTemplate
 from agl_prompt_search.chat import ChatReply
@@ -99,7 +100,7 @@ class WhatIf:
         count: Callable[[str, Sequence[float]], None],
     ) -> None:
         if find_spec("agl_replay") is None:
-            raise MissingDependencyError(f"what_if of {algorithm}", pip="agl-replay")
+            raise missing_package(f"what_if of {algorithm}", "agl-replay")
         self._store = store
         self._run = run
         self._snapshots = snapshots

@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from agl_core.emitter import operation
-from agl_core.errors import MissingDependencyError
+from agl_core.plugins import missing_package
 
 try:
     from mcp import ClientSession
 except ModuleNotFoundError as error:
     if error.name != "mcp":
         raise
-    raise MissingDependencyError("agl_replay.mcp", pip="agl-replay[mcp]") from error
+    raise missing_package("agl_replay.mcp", "agl-replay", extra="mcp") from error
 
 __all__ = ["RecordedSession"]
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import (
-    CORE_DISTRIBUTION,
     KINDS,
     did_you_mean,
     get_registry,
@@ -98,6 +97,5 @@ def _exists(dist: str) -> bool:
     try:
         distribution(dist)
     except PackageNotFoundError:
-        listed = {package_of(kind, name) for kind in KINDS for name in known_names(kind)}
-        return dist == CORE_DISTRIBUTION or dist in listed
+        return get_registry().catalogue.lists(dist)
     return True

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from agl_core.errors import LLMServerError, MissingDependencyError
+from agl_core.errors import LLMServerError
+from agl_core.plugins import missing_package
 
 __all__ = [
     "ADAPTER_CONFIG",
@@ -130,7 +131,7 @@ def _with_adapter(model: Any, path: str | Path, key: str) -> Any:
             set_peft_model_state_dict,
         )
     except ImportError as error:
-        raise MissingDependencyError("a LoRA adapter", pip="agl-server-hf[lora]") from error
+        raise missing_package("a LoRA adapter", "agl-server-hf", extra="lora") from error
     _check_adapter(model, path)
     try:
         if not hasattr(model, "peft_config"):

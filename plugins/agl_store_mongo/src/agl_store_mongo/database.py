@@ -155,7 +155,7 @@ class Database:
             raise StoreDataError(
                 f"partition {self.partition['partition_id']!r} has schema version "
                 f"{schema['value']}, this agl-store-mongo knows up to {_SCHEMA_VERSION}: "
-                "pip install -U agl-store-mongo"
+                "upgrade agl-store-mongo"
             )
 
     def by(self, **fields: Any) -> dict[str, Any]:

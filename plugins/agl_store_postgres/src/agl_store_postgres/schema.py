@@ -185,7 +185,7 @@ async def migrate(connection: AsyncConnection[Any], qualify: Qualify, address: s
         if version > SCHEMA_VERSION:
             raise StoreDataError(
                 f"the tables at {address} have schema version {version}, this agl-store-postgres "
-                f"knows up to {SCHEMA_VERSION}: pip install -U agl-store-postgres"
+                f"knows up to {SCHEMA_VERSION}: upgrade agl-store-postgres"
             )
         if version == 0:
             schema = qualify("@").rstrip(b".")

@@ -294,5 +294,5 @@ def _check_origin(connection: sqlite3.Connection, path: str, version: int) -> No
     if version > SCHEMA_VERSION:
         raise StoreDataError(
             f"{path} has schema version {version}, this agl-store-sqlite knows up to "
-            f"{SCHEMA_VERSION}: pip install -U agl-store-sqlite"
+            f"{SCHEMA_VERSION}: upgrade agl-store-sqlite"
         )

@@ -185,6 +185,20 @@ def test_list_in_plain_text_and_json_agree(capsys):
     ]
 
 
+def test_each_part_of_a_run_is_listed_with_a_distribution_of_its_own(capsys):
+    assert main(["plugins", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    found = {f"{row['kind']}.{row['name']}": row["dist"] for row in rows}
+    wanted = {
+        "store.memory": "agl-store-memory",
+        "tracer.otel": "agl-tracer-otel",
+        "tracer.dummy": "agl-tracer-dummy",
+        "execution.shm": "agl-exec-shm",
+        "algorithm.baseline": "agl-algorithm-kit",
+    }
+    assert {key: found.get(key) for key in wanted} == wanted
+
+
 def test_list_all_adds_what_could_be_installed(capsys):
     assert main(["plugins", "list", "--all", "--kind", "proxy", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}

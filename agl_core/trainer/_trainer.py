@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import agl_core
@@ -76,7 +76,7 @@ class Trainer:
         initial_resources: The resources the algorithm starts from.
         tracer: Records what agents do as spans; ``otel`` by default.
         adapter: Turns spans into data for the algorithm; ``triplet`` by default, if it is
-            installed.
+            installed. The default is built when it is first used.
         store: Keeps tasks, spans and resources; ``memory`` by default.
         runner: Runs the agent; ``agent`` by default.
         strategy: Where the algorithm and the runners run. By default ``cs`` (processes around a
@@ -167,8 +167,8 @@ class Trainer:
         supplies |= {"n_runners": self.n_runners, "store": self.store}
         self.tracer: Tracer = build("tracer", tracer, default="otel")
         supplies["tracer"] = self.tracer
-        used = default_adapter() if adapter is None else adapter
-        self.adapter: Adapter[Any, Any] | None = optional("adapter", used, default="triplet")
+        if adapter is not None:
+            self.adapter = build("adapter", adapter, default="triplet")
         self.algorithm: Algorithm | None = optional("algorithm", algorithm)
         self.llm_server: LLMServer | None = optional("llm_server", llm_server)
         spec = llm_proxy if proxy is None else proxy
@@ -178,6 +178,13 @@ class Trainer:
         limits = {"max_rollouts": max_rollouts, "concurrency": concurrency}
         supplies |= {name: value for name, value in limits.items() if value is not None}
         self.runner: Runner[Any] = build("runner", runner, default="agent")
+
+    @cached_property
+    def adapter(self) -> Adapter[Any, Any] | None:
+        """The adapter that was given, else the default, which is built when it is first read."""
+        supplies = {"n_runners": self.n_runners, "store": self.store, "tracer": self.tracer}
+        name = default_adapter()
+        return build_component("adapter", name, inject=supplies) if name else None
 
     # -- running ---------------------------------------------------------------------------------
 

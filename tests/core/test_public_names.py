@@ -76,6 +76,12 @@ def test_the_first_use_imports_no_server_and_no_client():
     assert loaded & {*SERVING, *BY_PLUGINS_ONLY} == set()
 
 
+def test_the_default_adapter_is_imported_when_it_is_read():
+    code = "import agl_core as agl\ntrainer = agl.Trainer(strategy='shm')"
+    assert "agl_adapters" not in loaded_by(code)
+    assert "agl_adapters" in loaded_by(f"{code}\ntrainer.adapter")
+
+
 @pytest.mark.parametrize("words", [["--help"], ["plugins", "list"], ["version"]])
 def test_the_light_commands_import_no_component(words):
     loaded = loaded_by(f"from agl_cli_kit import main\nassert main({words!r}) == 0")

@@ -9,6 +9,8 @@ from collections.abc import MutableSequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol
 
+__all__ = ["ERROR_TABLE", "KnownErrors"]
+
 ERROR_TABLE: Final = 2 * 512
 """Numbers in a table of errors: two per kind."""
 _LOCK_SECONDS: Final = 1.0  # a process that was killed keeps a shared lock for ever

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from agl_core.main_thread import MainThread
 
+__all__ = ["Outcome", "SyncCalls", "end_if_forked"]
+
 logger = logging.getLogger(__name__)
 
 

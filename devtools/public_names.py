@@ -15,7 +15,21 @@ from typing import NamedTuple
 from devtools import packages
 from devtools.process import ROOT
 
-PUBLIC_MODULES = (*("env", "errors", "ids", "lazy", "semconv", "statistics", "status", "wakeup"),)
+PUBLIC_MODULES = (
+    "env",
+    "errors",
+    "garbage",
+    "hosts",
+    "ids",
+    "known_errors",
+    "lazy",
+    "main_thread",
+    "semconv",
+    "statistics",
+    "status",
+    "sync_calls",
+    "wakeup",
+)
 """Modules of the core that are public although they are not packages."""
 CONFIG = re.compile(r'config="([\w.]+):(\w+)"')
 

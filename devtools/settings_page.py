@@ -19,7 +19,7 @@ from agl_cli_kit import setup_logging
 from agl_cli_kit.group import PluginGroup
 from agl_cli_kit.plugins_command import options_of, type_name
 from agl_core import env
-from agl_core.plugins import COMPONENT_KINDS, ComponentSpec, get_registry, import_object
+from agl_core.plugins import KIND_SPECS, ComponentSpec, get_registry, import_object
 from agl_core.trainer import Trainer
 from agl_train.file import TrainPlan
 from agl_train.keys import LoggingTable, TrainerTable, TrainFile
@@ -166,7 +166,7 @@ def _components(without: Collection[str]) -> Iterator[str]:
     own = {packages.core().name, *(package.name for package in packages.light_plugins())}
     own -= set(without)
     registry = get_registry()
-    for kind in COMPONENT_KINDS:
+    for kind in (name for name, spec in KIND_SPECS.items() if spec.contract):
         for record in registry.of_kind(kind):
             spec = registry.load(record)
             if record.dist not in own or not isinstance(spec, ComponentSpec) or not spec.config:

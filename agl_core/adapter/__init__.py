@@ -13,7 +13,7 @@ from agl_core.adapter._base import (
     read_reward,
 )
 from agl_core.adapter._call_rules import CallRule, RecordedCall
-from agl_core.adapter._dialects import AgentName, Dialect, MessageShape, dialect_mistakes
+from agl_core.adapter._dialects import AgentName, Dialect, MessageShape
 from agl_core.adapter._report import AdapterReport, Reason, Repair
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Repair",
     "TraceAdapter",
     "TraceToTripletBase",
-    "dialect_mistakes",
     "read_reward",
 ]
 

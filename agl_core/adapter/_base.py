@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agl_core.adapter._report import AdapterReport
-from agl_core.emitter import parse_reward_value
+from agl_core.emitter._reward import parse_reward_value
 from agl_core.types import Span, Triplet
 
 if TYPE_CHECKING:

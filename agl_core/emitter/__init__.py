@@ -6,7 +6,7 @@ imported anywhere. Outside a rollout an emitter raises, except with ``propagate=
 
 from agl_core.emitter._chance import now, random
 from agl_core.emitter._operation import OperationContext, operation
-from agl_core.emitter._recorded import RecordedError, answering_operations
+from agl_core.emitter._recorded import answering_operations
 from agl_core.emitter._reward import (
     by_authority,
     emit_reward,
@@ -15,7 +15,6 @@ from agl_core.emitter._reward import (
     get_reward_value,
     get_rewards_from_span,
     is_reward_span,
-    parse_reward_value,
     reward,
 )
 from agl_core.emitter._values import (
@@ -29,7 +28,6 @@ from agl_core.emitter._values import (
 
 __all__ = [
     "OperationContext",
-    "RecordedError",
     "answering_operations",
     "by_authority",
     "emit_annotation",
@@ -46,7 +44,6 @@ __all__ = [
     "is_reward_span",
     "now",
     "operation",
-    "parse_reward_value",
     "random",
     "reward",
 ]

@@ -1,6 +1,5 @@
 from ._attributes import (
     input_messages as input_messages,
-    message_parts as message_parts,
     output_messages as output_messages,
     request_attributes as request_attributes,
     response_attributes as response_attributes,
@@ -26,7 +25,6 @@ from ._protocols import (
 from ._streams import (
     Assembler as Assembler,
     StreamTranslator as StreamTranslator,
-    error_of as error_of,
 )
 from ._translation import (
     can_translate as can_translate,

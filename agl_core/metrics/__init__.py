@@ -6,11 +6,10 @@ a trainer and a store server do it for their ``tracker``.
 """
 
 from agl_core.metrics._active import Recorder, build_tracker, is_recording, record, recording
-from agl_core.metrics._base import SECONDS_BUCKETS, Instrument, Metric, Metrics
+from agl_core.metrics._base import Instrument, Metric, Metrics
 from agl_core.metrics._store import MeasureCalls, sampled
 
 __all__ = [
-    "SECONDS_BUCKETS",
     "Instrument",
     "MeasureCalls",
     "Metric",

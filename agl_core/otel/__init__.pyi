@@ -5,7 +5,6 @@ from ._attributes import (
     flatten_attributes as flatten_attributes,
     format_exception_attributes as format_exception_attributes,
     full_qualified_name as full_qualified_name,
-    safe_text as safe_text,
     sanitize_attribute_value as sanitize_attribute_value,
     sanitize_attributes as sanitize_attributes,
     unflatten_attributes as unflatten_attributes,

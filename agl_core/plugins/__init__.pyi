@@ -60,7 +60,6 @@ from ._imports import (
     is_dotted_path as is_dotted_path,
 )
 from ._kinds import (
-    COMPONENT_KINDS as COMPONENT_KINDS,
     KIND_SPECS as KIND_SPECS,
     KINDS as KINDS,
 )

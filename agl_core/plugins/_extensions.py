@@ -143,7 +143,7 @@ class DialectSpec(Spec):
         found = import_named(record, self.dialect)
         dialects = cast("Sequence[Any]", found if isinstance(found, (list, tuple)) else (found,))
         expected = import_object("agl_core.adapter:Dialect")
-        mistakes_in = import_object("agl_core.adapter:dialect_mistakes")
+        mistakes_in = import_object("agl_core.adapter._dialects:dialect_mistakes")
         for dialect in dialects:
             if not isinstance(dialect, expected):
                 raise wrong_type(record, self.dialect, dialect, "a Dialect")

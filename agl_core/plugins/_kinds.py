@@ -196,6 +196,3 @@ KIND_SPECS: Final = {
 """The kinds of the core by name."""
 
 KINDS: Final[tuple[str, ...]] = tuple(KIND_SPECS)
-COMPONENT_KINDS: Final[tuple[str, ...]] = tuple(
-    name for name, spec in KIND_SPECS.items() if spec.contract
-)

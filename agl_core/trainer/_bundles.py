@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agl_core.algorithm import Run, RunContext
-from agl_core.llm_server import serving_behind
+from agl_core.llm_server._behind import serving_behind
 from agl_core.metrics import recording, sampled
 from agl_core.plugins._events import has_listeners
 from agl_core.store import intercept

@@ -12,25 +12,10 @@ import pytest
 
 import agl_core
 from agl_core.genai import PROTOCOLS
+from devtools.public_names import PUBLIC_MODULES
 from tests.tables import check_each
 
 ROOT = Path(agl_core.__file__).parents[1]
-PUBLIC = {
-    "env",
-    "errors",
-    "garbage",
-    "hosts",
-    "ids",
-    "known_errors",
-    "lazy",
-    "main_thread",
-    "semconv",
-    "statistics",
-    "status",
-    "sync_calls",
-    "wakeup",
-}
-"""Top-level modules of the core that are public without an export."""
 PACKAGES = {path.parent.name for path in (ROOT / "agl_core").glob("*/__init__.py")}
 FOLDERS = {f"agl_core.genai.{name}" for name in PROTOCOLS}
 """Packages inside a package of the core: one per model protocol, reached by ``get_protocol``."""
@@ -69,7 +54,7 @@ def test_plugins_import_no_private_module_of_the_core():
 
 
 def test_plugins_import_from_packages_of_the_core_and_not_from_modules_in_them():
-    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC} | {"agl_core"}
+    allowed = {f"agl_core.{name}" for name in PACKAGES.union(PUBLIC_MODULES)} | {"agl_core"}
     others = {
         f"{file.relative_to(ROOT)}: {module}"
         for file in sources()
@@ -89,7 +74,7 @@ def test_other_modules_of_the_core_are_private_by_name():
         for name in modules
         if "._" not in name.removesuffix(".__init__")
     }
-    allowed = {f"agl_core.{name}" for name in PACKAGES | PUBLIC}
+    allowed = {f"agl_core.{name}" for name in PACKAGES.union(PUBLIC_MODULES)}
     assert public == {*allowed, "agl_core", *FOLDERS}
 
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 
 import agl_core as agl
 from agl_core import semconv
-from agl_core.emitter import RecordedError, answering_operations
+from agl_core.emitter import answering_operations
+from agl_core.emitter._recorded import RecordedError
 from agl_core.errors import AglError
 from agl_tracer_otel import OtelTracer
 

@@ -18,6 +18,7 @@ from agl_core.genai import (
     translate_request,
     translate_response,
 )
+from agl_core.genai._attributes import message_parts
 
 from .server_streams import Json, assembled, calls_of, chunk, fed, piece, through
 
@@ -134,7 +135,7 @@ def test_a_function_call_is_a_tool_call(streamed: bool):
         return
     message = {"role": "assistant", "content": None, "function_call": call}
     response = {"id": "c", "choices": [{"message": message, "finish_reason": "function_call"}]}
-    (part,) = genai.message_parts(message)
+    (part,) = message_parts(message)
     assert (part["type"], part["name"], part["arguments"]) == ("tool_call", "read", A)
     assert translate_response("chat", "messages", response)["stop_reason"] == "tool_use"
     assert translate_response("chat", "responses", response)["output"][0]["name"] == "read"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agl_adapters.vocabulary import Vocabulary
-from agl_core.adapter import AgentName, Dialect, MessageShape, dialect_mistakes
+from agl_core.adapter import AgentName, Dialect, MessageShape
+from agl_core.adapter._dialects import dialect_mistakes
 from agl_core.errors import PluginBrokenError, PluginConflictError, PluginNotFoundError
 from agl_core.plugins import (
     KIND_SPECS,

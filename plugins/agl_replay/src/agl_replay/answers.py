@@ -175,7 +175,7 @@ def _json(value: Any) -> Any:
 
 
 def _message(parts: list[Json]) -> Json:
-    """Return the chat message of recorded parts (:func:`agl_core.genai.message_parts`)."""
+    """Return the chat message of recorded parts."""
     message: Json = {"role": "assistant", "content": None}
     texts = [part.get("content") for part in parts if part["type"] == "text"]
     if texts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from agl_core.plugins._records import canonical_name
 from agl_core.plugins._spec import Spec, hook_of
 
 if TYPE_CHECKING:
@@ -87,24 +89,68 @@ class Catalogue:
         """Return whether a distribution is listed."""
         return dist in self._sources
 
-    def how_to_install(self, dist: str, *, upgrade: bool = False) -> str:
-        """Return what to do to get a listed distribution: a command only if it works here."""
-        if requirement := self.requirement(dist):
-            return f"pip install {'--upgrade ' * upgrade}{shlex.quote(requirement)}"
-        return f"{'upgrade' if upgrade else 'install'} {dist} from its source"
+    def how_to_install(self, dist: str, *, extra: str = "", upgrade: bool = False) -> str:
+        """Return what to do to get a listed distribution: a command only if it works here.
 
-    def requirement(self, dist: str) -> str:
-        """Return what to give ``pip install`` for a distribution, as it works for this user.
-
-        It is the folder of the package if the catalogue itself was installed from a source tree
-        (PEP 610), else the distribution's name if it is published, else an empty string.
+        The command names the package's folder if the catalogue itself was installed from a source
+        tree (PEP 610), else the distribution if it is published.
         """
-        source = _source_tree(self._sources.get(dist, ""))
-        folder = source and source / dist.replace("-", "_")
-        if not folder or not folder.is_dir():
-            return dist if dist in self._published else ""
-        here = Path.cwd()
-        return f"./{folder.relative_to(here)}" if folder.is_relative_to(here) else str(folder)
+        wanted = f"[{extra}]" * bool(extra)
+        needed = self._folders(dist, extra) or [dist] * (dist in self._published)
+        if not needed:
+            return f"{'upgrade' if upgrade else 'install'} {dist}{wanted} from its source"
+        words = ("pip", "install", *["--upgrade"] * upgrade)
+        return shlex.join((*words, *needed[1:], f"{needed[0]}{wanted}"))
+
+    def _folders(self, dist: str, extra: str) -> list[str]:
+        """Return the folder of a package in the catalogue's source tree, if it is there.
+
+        After it come those of packages that it requires and that are not installed: pip would look
+        for these on an index.
+        """
+        tree = _source_tree(self._sources.get(dist, ""))
+        if tree is None or not _folder(tree, dist).is_dir():
+            return []
+        needed = [dist]
+        for name in needed:  # the list grows while it is read
+            for other in _required(_folder(tree, name), extra if name == dist else ""):
+                is_here = self.lists(other) and _folder(tree, other).is_dir()
+                if is_here and other not in needed and not _is_installed(other):
+                    needed.append(other)
+        return [_shown(_folder(tree, name)) for name in needed]
+
+
+def _folder(tree: Path, dist: str) -> Path:
+    return tree / dist.replace("-", "_")
+
+
+def _required(folder: Path, extra: str) -> list[str]:
+    """Return the names of what a package requires, as its ``pyproject.toml`` says."""
+    import tomllib  # here, since only messages about missing packages need it
+
+    try:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        project: Any = tomllib.loads(text).get("project", {})
+    except (OSError, ValueError):
+        return []
+    lines = [
+        *project.get("dependencies", ()),
+        *project.get("optional-dependencies", {}).get(extra, ()),
+    ]
+    return [canonical_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines]
+
+
+def _is_installed(dist: str) -> bool:
+    try:
+        distribution(dist)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _shown(folder: Path) -> str:
+    here = Path.cwd()
+    return f"./{folder.relative_to(here)}" if folder.is_relative_to(here) else str(folder)
 
 
 def _spec_of(record: PluginRecord) -> CatalogueSpec | None:

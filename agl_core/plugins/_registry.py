@@ -276,11 +276,9 @@ def missing_package(feature: str, dist: str, *, extra: str = "") -> MissingDepen
             works here.
         extra: The extra of the package that is needed.
     """
-    wanted = f"[{extra}]" * bool(extra)
-    if requirement := get_registry().catalogue.requirement(dist):
-        return MissingDependencyError(feature, pip=f"{requirement}{wanted}")
-    where = f": {dist}{wanted}, from its source" * bool(dist)
-    return MissingDependencyError(f"{feature} needs a package that is not installed{where}")
+    how = get_registry().catalogue.how_to_install(dist, extra=extra) if dist else ""
+    needs = f"{feature} needs a package that is not installed"
+    return MissingDependencyError(f"{needs}: {how}" if how else needs)
 
 
 _registry: Registry | None = None

@@ -42,7 +42,7 @@ def test_a_package_that_is_not_published_is_named_without_a_command():
     assert remedy("store", "acme") == "install acme-store from its source"
     said = str(missing_package("a thing", "acme-store", extra="more"))
     needs = "a thing needs a package that is not installed"
-    assert said == f"{needs}: acme-store[more], from its source"
+    assert said == f"{needs}: install acme-store[more] from its source"
     assert str(missing_package("a thing", package_of("store", "x"))) == needs
 
 
@@ -61,7 +61,7 @@ def test_no_package_says_itself_how_to_install_another():
 
 @pytest.mark.usefixtures("acme")
 def test_a_listed_name_is_an_attribute_of_the_core(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(MissingDependencyError, match="pip install 'acme-store'"):
+    with pytest.raises(MissingDependencyError, match="pip install acme-store"):
         exec("from agl_core import AcmeStore")
     assert not hasattr(agl_core, "AcmeStore")
     module = type(sys)("acme_store_of_a_test")
@@ -104,13 +104,41 @@ def test_from_a_source_tree_a_message_names_the_folder(
     (tree / "acme_store").mkdir(parents=True)
     origin = {"url": (tree / "acme").as_uri(), "dir_info": {"editable": True}}
     (here.path / "acme-1.0.dist-info/direct_url.json").write_text(json.dumps(origin))
-    assert acme.catalogue.requirement("acme-store") == str(tree / "acme_store")
+    how = acme.catalogue.how_to_install
+    assert how("acme-store") == f"pip install '{tree}/acme_store'"
     monkeypatch.chdir(tmp_path)
-    assert acme.catalogue.requirement("acme-store") == "./a tree/acme_store"
-    assert acme.catalogue.requirement("acme-disk") == "acme-disk", "it is not in the tree"
-    assert acme.catalogue.requirement("acme-none") == "", "no list has it"
+    assert how("acme-store", upgrade=True) == "pip install --upgrade './a tree/acme_store'"
+    assert how("acme-disk") == "pip install acme-disk", "it is not in the tree"
+    assert how("acme-none") == "install acme-none from its source", "no list has it"
     with pytest.raises(PluginNotFoundError, match=r"installed: pip install './a tree/acme_store'$"):
         acme.find("store", "acme")
+
+
+def test_the_command_names_what_the_package_requires_and_is_not_installed(
+    acme: Registry, here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    needs = {
+        "acme_store": '["acme_disk>=1", "acme-tree", "httpx"]',
+        "acme_disk": '["acme-steer", "acme-store"]',
+        "acme_steer": "[]",
+        "acme_tree": "[]",
+        "acme_fast": "[]",
+    }
+    for name, requirements in needs.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        extra = '\n[project.optional-dependencies]\nmore = ["acme-fast"]\n'
+        (folder / "pyproject.toml").write_text(f"[project]\ndependencies = {requirements}{extra}")
+    (tmp_path / "acme_steer/pyproject.toml").write_text("not TOML")
+    here.install("acme-tree", entry_points={"store.tree": "hooks"})
+    origin = {"url": (tmp_path / "acme").as_uri(), "dir_info": {}}
+    (here.path / "acme-1.0.dist-info/direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.chdir(tmp_path)
+    how = acme.catalogue.how_to_install
+    assert how("acme-store") == "pip install ./acme_disk ./acme_steer ./acme_store"
+    assert how("acme-store", extra="more") == (
+        "pip install ./acme_disk ./acme_fast ./acme_steer './acme_store[more]'"
+    )
 
 
 def test_reading_it_imports_nothing_heavy():

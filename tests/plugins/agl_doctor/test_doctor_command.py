@@ -196,7 +196,9 @@ class TestStoreChecks:
     async def test_none_is_installed(self, agl_registry, store):
         agl_registry.records = []
         agl_registry.add("catalogue.agl", "agl_catalogue.hooks")
-        with pytest.raises(MissingDependencyError, match="installed: agl-trace, from its source"):
+        with pytest.raises(
+            MissingDependencyError, match="installed: install agl-trace from its source"
+        ):
             await run_store_checks(store)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, strategies as st
 
 from agl_algo_verl import VERLConfig
@@ -15,6 +17,7 @@ GOOD = Row([1], [2, 3], [1, 1], [-0.5, -0.5], (1, 1))
 LONG = Row([1], list(range(9)), [1] * 9, [0.0] * 9, (1, 1))
 LONG_PROMPT = Row([1] * 5, [2], [1], [0.0], (1, 1))
 BLIND = Row([1], [2], [1], None, (1, 1))
+COOL, GREEDY = (replace(GOOD, otherwise=(f"temperature={t}",)) for t in (0.7, 0))
 
 
 def decision(*rows: Row, status: Any = "succeeded", reward: Any = 1.0, **more: Any) -> Decision:
@@ -75,10 +78,29 @@ class TestLogprobs:
     def test_nothing_with_them_is_a_failure(self):
         assert decision(BLIND).reason is Reason.NO_LOGPROBS
 
+    def test_it_is_not_tried_again(self):
+        assert decision(BLIND, on_failed="retry", may_retry=True).action == "drop"
+
     def test_they_need_not_be_there(self):
         limits = Limits(4, 8, needs_logprobs=False)
         found = decision(BLIND, GOOD, limits=limits)
         assert [row.logprobs for row in found.rows] == [None, None]
+
+
+class TestOtherSampling:
+    @pytest.mark.parametrize("row", [COOL, GREEDY])
+    @pytest.mark.parametrize("on_failed", ["retry", "penalise"])
+    def test_it_is_dropped_and_not_tried_again(self, row: Row, on_failed: Any):
+        for needs_logprobs in (True, False):
+            limits = Limits(4, 8, needs_logprobs=needs_logprobs)
+            found = decision(GOOD, row, on_failed=on_failed, may_retry=True, limits=limits)
+            assert (found.action, found.reason) == ("drop", Reason.OTHER_SAMPLING)
+            assert found.otherwise == row.otherwise
+
+    def test_a_failed_one_may_do_better_but_is_not_penalised(self):
+        for on_failed, action in (("retry", "retry"), ("penalise", "drop")):
+            found = decision(COOL, status="failed", on_failed=on_failed, may_retry=True)
+            assert (found.action, found.reason) == (action, Reason.FAILED)
 
 
 class TestOverlong:
@@ -102,7 +124,7 @@ class TestOverlong:
 
 
 @given(
-    st.lists(st.sampled_from([GOOD, LONG, LONG_PROMPT, BLIND])),
+    st.lists(st.sampled_from([GOOD, LONG, LONG_PROMPT, BLIND, COOL])),
     st.sampled_from(["succeeded", "failed", "cancelled"]),
     st.sampled_from([None, 0.5]),
     st.sampled_from(["retry", "drop", "penalise"]),
@@ -122,6 +144,7 @@ def test_what_is_kept_can_be_trained_on_and_the_rest_is_named(
     )
     assert bool(found.rows) == (found.action == "keep")
     assert all(row.logprobs is not None for row in found.rows)
+    assert not any(row.otherwise for row in found.rows)
     assert all(len(r.prompt_ids) <= 4 and len(r.response_ids) <= 8 for r in found.rows)
     assert found.action == "keep" or found.reason is not None
     if found.action == "keep" and len(found.rows) < len(rows):

@@ -15,7 +15,7 @@ from agl_algo_verl.rollout_groups import GroupRow, GroupRunner, GroupSettings, P
 from agl_algo_verl.rows import Row, RowBuilder
 from agl_algorithm_kit import StoredRun
 from agl_core import semconv
-from agl_core.errors import AgentError
+from agl_core.errors import AgentError, RunFailedError
 from agl_core.types import LLM, AttemptedRollout, Span
 from agl_credit import Path, Turn, forked_advantages
 from agl_store_memory import InMemoryLightningStore
@@ -47,7 +47,10 @@ Act = Callable[[AttemptedRollout, int], "Outcome"]
 
 
 class Outcome:
-    """The scripted outcome of an attempt; ``answers`` has the first token of each answer."""
+    """The scripted outcome of an attempt.
+
+    ``answers`` has the first token of each answer, ``asked`` what the last call asks for.
+    """
 
     def __init__(
         self,
@@ -56,9 +59,11 @@ class Outcome:
         status: Any = "succeeded",
         answers: Sequence[int] = (),
         numbers: Mapping[str, float] | None = None,
+        asked: Mapping[str, Any] | None = None,
     ):
         self.reward, self.status, self.numbers = reward, status, numbers or {}
         self.answers = answers or (7,) * calls
+        self.asked = asked or {}
 
 
 class Workers:
@@ -85,6 +90,8 @@ class Workers:
             call(place, answer, repeated=place < repeated)
             for place, answer in enumerate(outcome.answers)
         ]
+        if spans:
+            spans[-1].attributes.update(outcome.asked)
         if outcome.reward is not None:
             spans.append(reward(len(spans), outcome.reward, outcome.numbers))
         for span in spans:
@@ -171,7 +178,13 @@ class Setup:
             StoredRun(self.store, "test"),
             VERLConfig(**options),
             GroupSettings(
-                n_train=n, n_val=2, limits=Limits(100, 100), batch="0.0", normalise=False
+                n_train=n,
+                n_val=2,
+                limits=Limits(100, 100),
+                batch="0.0",
+                tasks=2,
+                sampling={"temperature": 1.0},
+                normalise=False,
             ),
             datasets={"train": TASKS, "val": TASKS},
             resources={"train": snapshot.resources_id, "val": snapshot.resources_id},
@@ -297,6 +310,42 @@ class TestTroubledRollouts:
         runner, _ = await setup.feed(act, *prompts, on_failed="drop", max_failed_groups=2)
         assert runner.take_metrics("train")["agl/groups_dropped"] == 3
 
+    @pytest.mark.parametrize("temperature", [0.7, 0])
+    async def test_an_agent_that_samples_otherwise_ends_the_run_after_a_step(
+        self, setup: Setup, temperature: float
+    ):
+        def act(attempted: Any, number: int) -> Outcome:
+            return Outcome(0.5, calls=2, asked={"gen_ai.request.temperature": temperature})
+
+        runner, workers = await setup.prepare(act)
+        async with anyio.create_task_group() as group:
+            group.start_soon(workers.run)
+            await runner.run_group(Prompt("g0", 0, 1))
+            said = r"first step .*: 8 \(other_sampling\): the agent asks for temperature="
+            with pytest.raises(RunFailedError, match=f"{said}{temperature}. It is trained at .*=1"):
+                await runner.run_group(Prompt("g1", 1, 1))
+            group.cancel_scope.cancel()
+        assert len(workers.done) == 8, "none is tried again"
+        metrics = runner.take_metrics("train")
+        assert metrics["agl/rollouts_other_sampling"] == metrics["agl/rollouts_dropped"] == 8
+
+    async def test_the_first_step_goes_on_if_another_group_is_usable(self, setup: Setup):
+        def act(attempted: Any, number: int) -> Outcome:
+            greedy = {"gen_ai.request.temperature": 0} if attempted.input == TASKS[0] else {}
+            return Outcome(0.5, asked=greedy)
+
+        prompts = [Prompt(f"g{place}", index, 1) for place, index in enumerate([0, 1, 0, 0])]
+        runner, _ = await setup.feed(act, *prompts)
+        assert runner.take_metrics("train")["agl/groups_dropped"] == 3
+
+    async def test_what_the_proxy_adds_counts_as_asked_for(self, setup: Setup):
+        added = {semconv.REQUEST_DEFAULTS: '{"top_p": 0.9}'}
+        runner, _ = await setup.feed(lambda a, n: Outcome(0.5, asked=added), Prompt("g0", 0, 3))
+        assert runner.take_metrics("train")["agl/rollouts_other_sampling"] == 4
+        neutral = {"gen_ai.request.temperature": 1, "gen_ai.request.top_k": -1}
+        runner, _ = await setup.feed(lambda a, n: Outcome(0.5, asked=neutral), Prompt("g1", 0, 3))
+        assert runner.take_metrics("train")["agl/rollouts_dropped"] == 0
+
     async def test_what_is_open_can_be_cancelled(self, setup: Setup):
         runner, _ = await setup.prepare(lambda a, n: Outcome(0.5))
         async with anyio.create_task_group() as group:
@@ -407,6 +456,12 @@ class TestCredit:
 
 
 class TestValidation:
+    async def test_a_reward_counts_however_its_calls_were_sampled(self, setup: Setup):
+        prompt, greedy = Prompt("v0", 0, 1, validate=True), {"gen_ai.request.temperature": 0}
+        runner, _ = await setup.feed(lambda a, n: Outcome(0.5, asked=greedy), prompt)
+        metrics = runner.take_metrics("val")
+        assert (metrics["val/reward"], metrics["agl/val_rollouts_dropped"]) == (0.5, 0)
+
     async def test_failures_count_as_what_a_missing_reward_counts(self, setup: Setup):
         seen: list[str] = []
 

@@ -291,6 +291,22 @@ class TestAgainstTheServer:
         assert row.response_ids == served.raw[0].response_ids
         assert row.logprobs is None, "they are those of the model without the penalty"
 
+    @pytest.mark.parametrize("adapter", ADAPTERS.values())
+    @pytest.mark.parametrize("aggregation", ["transition", "trajectory"])
+    async def test_a_row_says_what_was_not_sampled_as_in_training(
+        self, served: Any, aggregation: Any, adapter: Any
+    ):
+        async with Agent(served) as agent:
+            await agent.say("one", temperature=0.7)
+            agent.messages = []
+            await agent.say("two", temperature=1, extra_body={"top_k": -1})
+            spans = await agent.spans()
+        builder = RowBuilder(aggregation, adapter())
+        rows, _ = builder.build(spans, {"temperature": 1.0})
+        assert [row.otherwise for row in rows] == [("temperature=0.7",), ()]
+        rows, _ = builder.build(spans)
+        assert [row.otherwise for row in rows] == [(), ()]
+
     async def test_a_version_that_is_not_a_step_is_ignored(self, served: Any):
         served.proxy.set_model_version("of yesterday")
         async with Agent(served) as agent:

@@ -23,7 +23,12 @@ from agl_adapters.recorded_calls import (
     system_text,
 )
 from agl_adapters.rewards import match_rewards
-from agl_adapters.sampling import altered_sampling, request_parameters
+from agl_adapters.sampling import (
+    altered_sampling,
+    other_sampling,
+    request_parameters,
+    sampling_advice,
+)
 from agl_adapters.tree import (
     VIRTUAL_ROOT,
     CallRules,
@@ -68,7 +73,9 @@ __all__ = [
     "keep_used_choices",
     "leave_out_auxiliary",
     "match_rewards",
+    "other_sampling",
     "request_parameters",
+    "sampling_advice",
     "sent_messages",
     "system_text",
     "to_messages",

@@ -3,7 +3,7 @@
 A server reports the log-probability that the model itself gives a token, before these parameters
 (vLLM: ``logprobs_mode="raw_logprobs"``). A ratio of probabilities with it as the denominator is
 wrong for tokens that were sampled with one of them. Temperature, ``top_p`` and ``top_k`` are not
-listed here: algorithms compare them with their own configuration.
+among them: :func:`other_sampling` compares these with what an algorithm trains.
 
 Names: OpenAI API reference, "Create chat completion"; vLLM's ``SamplingParams``; the sampling
 parameters of SGLang and llama.cpp.
@@ -11,13 +11,14 @@ parameters of SGLang and llama.cpp.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from agl_adapters.literals import parse_json, parse_literal
 from agl_core import semconv
 
-__all__ = ["altered_sampling", "request_parameters"]
+__all__ = ["altered_sampling", "other_sampling", "request_parameters", "sampling_advice"]
 
 _PREFIX: Final = "gen_ai.request."
 _NOTHING: Final = (None, False, 0, "", {}, [])
@@ -105,3 +106,53 @@ def _changes_nothing(name: str, value: Any, neutral: tuple[Any, ...]) -> bool:
         given = cast("dict[str, Any]", value).get("format")
         return given in (None, {"type": "text"})
     return value in neutral
+
+
+def other_sampling(
+    attributes: Mapping[str, Any], *, temperature: float, top_p: float = 1.0
+) -> list[str]:
+    """Return what of a call's temperature, ``top_p`` and ``top_k`` is not as in training.
+
+    Args:
+        attributes: Attributes of the call's span, in the GenAI conventions.
+        temperature: Temperature of training.
+        top_p: ``top_p`` of training.
+
+    Returns:
+        The parameters as ``name=value``.
+    """
+    asked = request_parameters(attributes)
+    trained: Mapping[str, tuple[float, ...]] = {
+        "temperature": (temperature,),
+        "top_p": (top_p,),
+        "top_k": (0, -1),
+    }
+    return [
+        f"{name}={asked[name]}"
+        for name, values in trained.items()
+        # 0.7 as JSON and 0.7 as a number are the same temperature.
+        if asked.get(name) is not None and _number(asked[name]) not in values
+    ]
+
+
+def sampling_advice(asked: Counter[str], temperature: float, option: str) -> str:
+    """Return what to do about an agent whose calls are not sampled as in training.
+
+    Args:
+        asked: How they are sampled, with the number of rollouts.
+        temperature: Temperature of training.
+        option: How to set it.
+    """
+    sampling = "; ".join(how for how, _ in asked.most_common(3))
+    return (
+        f"the agent asks for {sampling}. It is trained at temperature={temperature:g}: set "
+        f"{option}, or leave these parameters out, and send calls that are not to be trained (a "
+        "judge, a router) to another model"
+    )
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

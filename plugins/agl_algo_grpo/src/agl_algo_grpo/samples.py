@@ -14,6 +14,7 @@ from agl_adapters import (
     altered_sampling,
     auxiliary_calls,
     failed_at_server,
+    other_sampling,
     request_parameters,
 )
 from agl_algo_grpo import credit
@@ -539,25 +540,12 @@ def _was_repeated(call: Span, calls: Sequence[Span]) -> bool:
 
 def _other_sampling(calls: Sequence[Span], config: GRPOConfig) -> str:
     """Return how calls were sampled in another way than is trained; empty if none was."""
-    own = {"temperature": (config.temperature,), "top_p": (1,), "top_k": (0, -1)}
     found: list[str] = []
     for call in calls:
+        found += other_sampling(call.attributes, temperature=config.temperature)
         asked = request_parameters(call.attributes)
-        for name, trained in own.items():
-            value = asked.get(name)
-            # 0.7 as JSON and 0.7 as a number are the same temperature.
-            if value is not None and _number(value) not in trained:
-                found.append(f"{name}={value}")
-        altered = altered_sampling(call.attributes)
-        found += [f"{name}={asked[name]}" for name in altered]
+        found += [f"{name}={asked[name]}" for name in altered_sampling(call.attributes)]
     return ", ".join(dict.fromkeys(found))
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _finish_reasons(call: Span) -> Sequence[Any]:

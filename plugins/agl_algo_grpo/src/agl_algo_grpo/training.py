@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from agl_adapter_trajectory import TraceToTrajectory
+from agl_adapters import sampling_advice
 from agl_algo_grpo import credit
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.metrics import Metrics, draw_curve
@@ -221,13 +222,9 @@ class TrainingRun:
                 return  # a later step may do better
             reason = f"{self._label(name)}{step.describe_dropped()}"
             if step.details:
-                sampling = "; ".join(detail for detail, _ in step.details.most_common(3))
-                reason += (
-                    f": the agent asks for {sampling}. It is trained at temperature="
-                    f"{self._configs[name].temperature:g}: set GRPO(temperature=…), or leave these "
-                    "parameters out, and send calls that are not to be trained (a judge, a router) "
-                    "to another model"
-                )
+                temperature = self._configs[name].temperature
+                advice = sampling_advice(step.details, temperature, "GRPO(temperature=…)")
+                reason += f": {advice}"
             said.append(reason)
         raise RunFailedError(f"no rollout of the first step can be trained on: {'; '.join(said)}")
 

@@ -32,7 +32,7 @@ from agl_algo_verl.checkpoints import RunCheckpoints, cancel_leftovers
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.requirements import check_requirements
 from agl_algo_verl.rows import RowBuilder
-from agl_algo_verl.settings import compose, is_cpu
+from agl_algo_verl.settings import compose, is_cpu, sampling_of
 from agl_algo_verl.training_run import TrainingRun
 from agl_core.algorithm import Algorithm
 from agl_core.errors import ConfigError
@@ -79,6 +79,7 @@ class VERL(Algorithm, Generic[T]):
             MissingDependencyError: A library is missing or has an unsupported version.
             ConfigError: The configuration is invalid, or the checkpoints belong to another run.
             ValueError: There are no tasks, or the adapter does not make rows.
+            RunFailedError: The agent or the configuration excludes every rollout of the first step.
             AgentError: Too many groups in a row had no usable rollout.
             LLMServerError: A rollout server died more often than ``max_restarts`` allows.
         """
@@ -138,8 +139,8 @@ class VERL(Algorithm, Generic[T]):
             self.get_store(),
             name=self.options.model_name,
             path=config.actor_rollout_ref.model.path,
-            train=_sampling(rollout),
-            val=_sampling(rollout.val_kwargs),
+            train=sampling_of(rollout),
+            val=sampling_of(rollout.val_kwargs),
             drain_timeout=self.options.drain_timeout,
         )
 
@@ -196,11 +197,3 @@ def _checkpoint_folder(config: DictConfig) -> Path:
     folder = Path(config.trainer.default_local_dir).expanduser().absolute()
     config.trainer.default_local_dir = str(folder)
     return folder
-
-
-def _sampling(section: Any) -> dict[str, Any]:
-    """Return sampling parameters with the names of OpenAI's protocol."""
-    parameters: dict[str, Any] = {"temperature": float(section.temperature)}
-    if section.top_p < 1:
-        parameters["top_p"] = float(section.top_p)
-    return parameters

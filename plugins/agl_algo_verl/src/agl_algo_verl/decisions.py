@@ -30,6 +30,12 @@ class Reason(StrEnum):
     NO_ROWS = "no_rows"
     OVERLONG = "overlong"
     NO_LOGPROBS = "no_logprobs"
+    OTHER_SAMPLING = "other_sampling"
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the agent or the configuration causes it, so that a retry would not help."""
+        return self in (Reason.NO_LOGPROBS, Reason.OTHER_SAMPLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class Decision:
         fit: Rows within the limits, and the number beyond them.
         without_logprobs: Number of rows dropped for missing log-probabilities.
         rewards: The numbers of the reward by the agents' names, where credit by turn needs them.
+        otherwise: Parameters, as ``name=value``, with which its calls were sampled and which are
+            not those of training.
     """
 
     action: Literal["keep", "retry", "drop"]
@@ -70,6 +78,7 @@ class Decision:
     fit: Fit = field(default_factory=lambda: Fit([]))
     without_logprobs: int = 0
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    otherwise: Sequence[str] = ()
 
 
 def decide(
@@ -96,18 +105,24 @@ def decide(
     else:  # verl cannot store a column that only some rows have
         usable = [replace(row, logprobs=None) for row in rows]
     without = len(rows) - len(usable)
+    otherwise = tuple(dict.fromkeys(name for row in rows for name in row.otherwise))
+    if otherwise:
+        usable = []  # they are not penalised, either: verl trains another distribution
     if reward is None:
         reward = options.missing_reward
     penalty = FAILURE if options.penalty is None else options.penalty
-    problem = _problem(status, reward, rows, usable)
+    problem = _problem(status, reward, rows, usable, otherwise)
     if problem is not None:
-        if options.on_failed == "retry" and may_retry and status != "cancelled":
+        may_help = status != "cancelled" and not problem.is_lasting
+        if options.on_failed == "retry" and may_retry and may_help:
             return Decision("retry", reason=problem, without_logprobs=without)
         penalised = options.on_failed == "penalise"
         fit = fit_rows(usable, limits.max_prompt, limits.max_response, cut=True)
         if penalised and fit.rows:
             return Decision("keep", fit.rows, penalty, problem, True, fit, without)
-        return Decision("drop", reason=problem, fit=fit, without_logprobs=without)
+        return Decision(
+            "drop", reason=problem, fit=fit, without_logprobs=without, otherwise=otherwise
+        )
 
     assert reward is not None  # otherwise _problem() found it
     penalised = options.on_overlong == "penalise"
@@ -123,7 +138,11 @@ def decide(
 
 
 def _problem(
-    status: RolloutStatus, reward: float | None, rows: Sequence[Row], usable: Sequence[Row]
+    status: RolloutStatus,
+    reward: float | None,
+    rows: Sequence[Row],
+    usable: Sequence[Row],
+    otherwise: Sequence[str],
 ) -> Reason | None:
     if status == "cancelled":
         return Reason.CANCELLED
@@ -133,6 +152,8 @@ def _problem(
         return Reason.NO_REWARD
     if not rows:
         return Reason.NO_ROWS
+    if otherwise:
+        return Reason.OTHER_SAMPLING
     if not usable:
         return Reason.NO_LOGPROBS
     return None

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import anyio
 from anyio import to_thread
 
+from agl_adapters import sampling_advice
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.counting import ALWAYS, Tally
 from agl_algo_verl.credit import Branch, Forks, spreads, token_advantages
@@ -26,7 +27,7 @@ from agl_algo_verl.rows import Row, RowBuilder
 from agl_algorithm_kit import cancel_rollouts
 from agl_core.algorithm import RewardScale, Run
 from agl_core.emitter import find_final_reward
-from agl_core.errors import AgentError
+from agl_core.errors import AgentError, RunFailedError
 from agl_core.store import LightningStore
 from agl_core.sync_calls import SyncCalls
 from agl_core.types import Dataset, EnqueueRolloutRequest, Rollout, RolloutConfig
@@ -40,6 +41,8 @@ _WAIT_SECONDS = 2.0
 """Longest wait before ended rollouts are examined, and retried if needed, while others run."""
 _READERS = 8
 """Rollouts whose spans are read at a time: more do not make one store faster."""
+_TEMPERATURE = "config.actor_rollout_ref.rollout.temperature"
+"""The option of the temperature that verl trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class GroupSettings:
         n_val: Rollouts per validation task.
         limits: Limits of rows.
         batch: Prefix of the names of batches, unique in the run.
+        tasks: Training tasks of a step.
+        sampling: Sampling parameters of training: ``temperature``, and ``top_p`` if it is not 1.
         normalise: Whether credit by turn divides by a standard deviation.
     """
 
@@ -117,7 +122,36 @@ class GroupSettings:
     n_val: int
     limits: Limits
     batch: str
+    tasks: int
+    sampling: Mapping[str, float]
     normalise: bool = True
+
+
+class _FirstStep:
+    """The groups of the first step so far, and why their rollouts cannot be trained on.
+
+    Attributes:
+        groups: Number of groups.
+        is_useless: Whether all their rollouts are excluded for reasons that last.
+        reasons: Number of rollouts by reason.
+        otherwise: Number of rollouts by how their calls were sampled, if not as in training.
+    """
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.is_useless = True
+        self.reasons: Counter[str] = Counter()
+        self.otherwise: Counter[str] = Counter()
+
+    def add(self, decisions: Sequence[Decision]) -> None:
+        """Add a group."""
+        self.groups += 1
+        for decision in decisions:
+            if decision.reason is None or not decision.reason.is_lasting:
+                self.is_useless = False
+            self.reasons[str(decision.reason)] += 1
+            if decision.otherwise:
+                self.otherwise[", ".join(decision.otherwise)] += 1
 
 
 class GroupRunner:
@@ -166,6 +200,7 @@ class GroupRunner:
         # A queue whose process died may never answer; these threads can be abandoned then.
         self._queue_calls = SyncCalls("agl-verl-queue")
         self._failed_groups = 0
+        self._first_step = _FirstStep()
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[str]] = {"train": Counter(), "val": Counter()}
         self._rewards: dict[str, list[float]] = {"train": [], "val": []}
@@ -203,6 +238,7 @@ class GroupRunner:
         """Run the rollouts of a task and publish their rows.
 
         Raises:
+            RunFailedError: The agent or the configuration excludes every rollout of the first step.
             AgentError: Too many groups in a row had no usable rollout.
         """
         tally = Tally()
@@ -231,6 +267,8 @@ class GroupRunner:
         else:
             tally.count(**{"rows" if usable else "rows_dropped_with_group": len(rows)})
         self._add(prompt.partition, tally)
+        if prompt.step == 1 and not prompt.validate:
+            self._check_use(decisions)
         if self._failed_groups >= self._options.max_failed_groups:
             raise AgentError(
                 f"{self._failed_groups} tasks in a row gave nothing to train on; of task "
@@ -304,6 +342,25 @@ class GroupRunner:
         )
         return False
 
+    def _check_use(self, decisions: Sequence[Decision]) -> None:
+        """Stop a run whose first step shows that no step will train anything.
+
+        Otherwise other tasks would replace those of the step, up to ``max_failed_groups``.
+
+        Raises:
+            RunFailedError: The agent or the configuration excludes every rollout of the step.
+        """
+        step = self._first_step
+        step.add(decisions)
+        if not step.is_useless or step.groups < self._settings.tasks:
+            return
+        reason = ", ".join(f"{count} ({name})" for name, count in step.reasons.most_common())
+        if step.otherwise:
+            temperature = self._settings.sampling["temperature"]
+            advice = sampling_advice(step.otherwise, temperature, _TEMPERATURE)
+            reason += f": {advice}"
+        raise RunFailedError(f"no rollout of the first step can be trained on: {reason}")
+
     def _request(self, prompt: Prompt) -> EnqueueRolloutRequest:
         partition = prompt.partition
         return EnqueueRolloutRequest(
@@ -339,7 +396,8 @@ class GroupRunner:
         while pending:
             for rollout in await self._run.wait_for_rollouts(sorted(pending), _WAIT_SECONDS):
                 tries[rollout.rollout_id] += 1
-                decision = await self._decide(rollout, tries[rollout.rollout_id], tally, fork)
+                count = tries[rollout.rollout_id]
+                decision = await self._decide(prompt, rollout, count, tally, fork)
                 if decision.action == "retry":
                     await self._store.update_rollout(rollout.rollout_id, status="requeuing")
                     continue
@@ -362,10 +420,14 @@ class GroupRunner:
         tally.rewards = [failure if it == FAILURE else it for it in tally.rewards]
         return [replace(d, reward=failure) if d.reward == FAILURE else d for d in decisions]
 
-    async def _decide(self, rollout: Rollout, tries: int, tally: Tally, fork: bool) -> Decision:
+    async def _decide(
+        self, prompt: Prompt, rollout: Rollout, tries: int, tally: Tally, fork: bool
+    ) -> Decision:
+        # A validation is not trained on: its reward counts however its calls were sampled.
+        trained = None if prompt.validate else self._settings.sampling
         async with self._readers:
             spans = (await self._store.query_spans(rollout.rollout_id, "latest")).items
-            rows, report = await to_thread.run_sync(self._builder.build, spans)
+            rows, report = await to_thread.run_sync(self._builder.build, spans, trained)
         reward = find_final_reward(spans)
         decision = decide(
             rollout.status,

@@ -8,12 +8,17 @@ text is tokenised again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
-from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet, altered_sampling
+from agl_adapters import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    altered_sampling,
+    other_sampling,
+)
 from agl_core import semconv
 from agl_core.adapter import Adapter, AdapterReport, TraceToTripletBase
 from agl_core.errors import ConfigError
@@ -60,6 +65,8 @@ class Row:
         versions: Oldest and newest weights that sampled its tokens; None if the spans have none.
         turns: Number of model calls in the row.
         calls: These calls, where credit by turn needs them; else empty.
+        otherwise: Parameters, as ``name=value``, with which its calls were sampled and which are
+            not those of training.
     """
 
     prompt_ids: list[int]
@@ -69,6 +76,7 @@ class Row:
     versions: tuple[int, int] | None
     turns: int = 1
     calls: tuple[Call, ...] = ()
+    otherwise: tuple[str, ...] = ()
 
 
 class RowBuilder:
@@ -110,17 +118,25 @@ class RowBuilder:
             keep = isinstance(adapter, LlmProxyTraceToTriplet) and adapter.keep_auxiliary
             self.adapter = TraceToTrajectory(keep_auxiliary=keep)
 
-    def build(self, spans: Sequence[Span]) -> tuple[list[Row], AdapterReport]:
+    def build(
+        self, spans: Sequence[Span], trained: Mapping[str, float] | None = None
+    ) -> tuple[list[Row], AdapterReport]:
         """Return the rows, in the order of their first calls, and a report.
 
         Calls without token ids are dropped and counted in the report.
+
+        Args:
+            spans: Spans of the attempt.
+            trained: Sampling parameters of training, with which those of calls are compared; None
+                compares nothing.
         """
         if self.models is not None:
-            trained = {None, *self.models}
-            spans = [span for span in spans if span.attributes.get(_MODEL) in trained]
+            models = {None, *self.models}
+            spans = [span for span in spans if span.attributes.get(_MODEL) in models]
         if not spans:
             return [], AdapterReport()
         found, report = self.adapter.adapt_with_report(spans)
+        otherwise = _Otherwise(spans, trained)
         if isinstance(self.adapter, TraceToTrajectory):
             versions = {span.span_id: _versions(span) for span in spans}
             places = {span.span_id: span.sequence_id for span in spans}
@@ -128,14 +144,14 @@ class RowBuilder:
             for trajectory in found:
                 calls = _calls(trajectory, places) if self._by_turn else ()
                 if self._whole:
-                    rows.append(_row(trajectory, versions, calls))
+                    rows.append(_row(trajectory, versions, calls, otherwise))
                 else:
-                    rows += _split(trajectory, versions, calls)
+                    rows += _split(trajectory, versions, calls, otherwise)
             return rows, report
         answers = [span for span in spans if _RESPONSE in span.attributes]
         by_response = {span.attributes[_RESPONSE]: _versions(span) for span in answers}
         altered = {s.attributes[_RESPONSE] for s in answers if altered_sampling(s.attributes)}
-        return list(_from_triplets(found, by_response, altered, report)), report
+        return list(_from_triplets(found, by_response, altered, otherwise, report)), report
 
 
 def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:
@@ -177,7 +193,12 @@ def _has_sampled_logprobs(trajectory: TrajectoryRow) -> bool:
     return certificate.logprobs_present and not certificate.altered_sampling
 
 
-def _row(trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]) -> Row:
+def _row(
+    trajectory: TrajectoryRow,
+    versions: dict[str, Versions],
+    calls: tuple[Call, ...],
+    otherwise: _Otherwise,
+) -> Row:
     start = trajectory.prompt_length
     sampled_with = _has_sampled_logprobs(trajectory)
     return Row(
@@ -188,11 +209,15 @@ def _row(trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[
         versions=_span_of(versions.get(span_id) for span_id in trajectory.span_ids),
         turns=len(trajectory.responses),
         calls=calls,
+        otherwise=otherwise.of_spans(trajectory.span_ids),
     )
 
 
 def _split(
-    trajectory: TrajectoryRow, versions: dict[str, Versions], calls: tuple[Call, ...]
+    trajectory: TrajectoryRow,
+    versions: dict[str, Versions],
+    calls: tuple[Call, ...],
+    otherwise: _Otherwise,
 ) -> list[Row]:
     """Return one row per call; all tokens before its response are its prompt."""
     sampled_with = _has_sampled_logprobs(trajectory)
@@ -206,6 +231,7 @@ def _split(
             calls=tuple(
                 replace(call, start=0, end=end - start) for call in calls[number : number + 1]
             ),
+            otherwise=otherwise.of_spans([span_id]),
         )
         for number, ((start, end), span_id) in enumerate(
             zip(trajectory.responses, trajectory.span_ids, strict=True)
@@ -220,6 +246,7 @@ def _from_triplets(
     triplets: Sequence[Triplet],
     versions: dict[Any, Versions],
     altered: Collection[Any],
+    otherwise: _Otherwise,
     report: AdapterReport,
 ) -> Iterable[Row]:
     for triplet in triplets:
@@ -237,6 +264,7 @@ def _from_triplets(
             if answer in altered
             else _logprobs(triplet.response.get("logprobs"), len(response)),
             versions=versions.get(answer),
+            otherwise=otherwise.of_answer(answer),
         )
 
 
@@ -246,6 +274,44 @@ def _logprobs(entries: Any, length: int) -> list[float] | None:
     found = [entry.get("logprob") if isinstance(entry, dict) else entry for entry in entries]
     numbers = [float(number) for number in found if isinstance(number, (int, float))]
     return numbers if len(numbers) == length else None
+
+
+# -- sampling --------------------------------------------------------------------------------------
+
+
+class _Otherwise:
+    """What the calls of an attempt ask for that is not as in training.
+
+    A call has a span of the proxy and often one of the agent's client; both have the id of the
+    answer, and only the proxy's has what the proxy added.
+
+    Args:
+        spans: Spans of the attempt.
+        trained: Sampling parameters of training; None compares nothing.
+    """
+
+    def __init__(self, spans: Sequence[Span], trained: Mapping[str, float] | None) -> None:
+        self._answers = {span.span_id: span.attributes.get(_RESPONSE) for span in spans}
+        self._by_span: dict[str, list[str]] = {}
+        self._by_answer: dict[Any, list[str]] = {}
+        if trained is None:
+            return
+        for span in spans:
+            found = other_sampling(span.attributes, **trained)
+            self._by_span[span.span_id] = found
+            self._by_answer.setdefault(self._answers[span.span_id], []).extend(found)
+
+    def of_answer(self, answer: Any) -> tuple[str, ...]:
+        """Return what the call with an answer asks for."""
+        return () if answer is None else tuple(dict.fromkeys(self._by_answer.get(answer, ())))
+
+    def of_spans(self, span_ids: Iterable[str]) -> tuple[str, ...]:
+        """Return what the calls of some spans ask for."""
+        found: list[str] = []
+        for span_id in span_ids:
+            found += self._by_span.get(span_id, ())
+            found += self.of_answer(self._answers.get(span_id))
+        return tuple(dict.fromkeys(found))
 
 
 # -- versions of the weights -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from agl_core.errors import ConfigError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["compose", "is_cpu", "refuse_as"]
+__all__ = ["compose", "is_cpu", "refuse_as", "sampling_of"]
 
 _DEFAULTS: Final = {
     "actor_rollout_ref": {"rollout": {"name": "vllm"}},
@@ -38,6 +38,14 @@ def is_cpu(config: Mapping[str, Any]) -> bool:
     if not isinstance(trainer, Mapping):
         raise ConfigError(f"must be a table, not {trainer!r}", path="config.trainer")
     return trainer.get("device") == "cpu"
+
+
+def sampling_of(section: Any) -> dict[str, float]:
+    """Return the sampling parameters of a section, with the names of OpenAI's protocol."""
+    parameters = {"temperature": float(section.temperature)}
+    if section.top_p < 1:
+        parameters["top_p"] = float(section.top_p)
+    return parameters
 
 
 def compose(options: VERLConfig, run_name: str = "") -> DictConfig:

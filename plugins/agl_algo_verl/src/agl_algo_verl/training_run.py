@@ -24,6 +24,7 @@ from agl_algo_verl.health import HealthWatch
 from agl_algo_verl.overrides import first_line
 from agl_algo_verl.rollout_groups import GroupRunner, GroupSettings, Prompt
 from agl_algo_verl.rows import RowBuilder
+from agl_algo_verl.settings import sampling_of
 from agl_algorithm_kit import StoredRun
 from agl_core.algorithm import Algorithm, Run
 from agl_core.types import Dataset
@@ -221,6 +222,8 @@ class TrainingRun:
                 ),
             ),
             batch=self._batch,
+            tasks=config.data.train_batch_size,
+            sampling=sampling_of(rollout),
             normalise=bool(config.algorithm.get("norm_adv_by_std_in_grpo", True)),
         )
 

@@ -128,6 +128,33 @@ async def test_a_server_is_prepared_for_the_adapters_of_its_policies():
     assert found == [[(32, 1)], [(32, 2)], [], [(32, 1)]]
 
 
+class Choosy(Fragile):
+    """A server whose entry has sampling parameters of the user's."""
+
+    def model_list(self) -> list[dict[str, Any]]:
+        (entry,) = super().model_list()
+        return [{**entry, "litellm_params": {**entry["litellm_params"], "top_k": 20}}]
+
+
+async def test_the_models_generation_config_is_neutralised_under_the_users_values():
+    judge = {
+        "model_name": "judge",
+        "litellm_params": {"model": "hosted_vllm/j", "api_base": "http://127.0.0.1:1/v1"},
+    }
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    for server, own in ((Fragile(()), {}), (Choosy(()), {"top_k": 20})):
+        proxy = DirectProxy(
+            store=InMemoryLightningStore(), launch_mode="asyncio", model_list=[judge]
+        )
+        config = GRPOConfig(model="x", temperature=0.7, max_tokens=9)
+        async with Serving([Backend(server, ["main_llm"])], proxy, config).running():
+            trained, other = proxy.get_model_list()
+        (given,) = Fragile(()).model_list()
+        expected = {**neutral, "temperature": 0.7, "max_tokens": 9, **own}
+        assert trained["litellm_params"] == {**given["litellm_params"], **expected}
+        assert other == judge, "it is not in training"
+
+
 async def test_no_call_flows_between_the_drain_and_the_new_weights(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -146,7 +146,7 @@ class TestOptions:
         table = {"max_model_len": 128, "port_range": None}
         async with make_server(args=table) as server:
             words = command_of(server)
-        assert words[-2:] == ["--max-model-len", "128"]
+        assert words[-4:] == ["--generation-config", "vllm", "--max-model-len", "128"]
         name = words.index("--served-model-name")
         assert words[name + 1] == "policy"
         assert words[name + 2].startswith("agl-")
@@ -165,6 +165,25 @@ class TestOptions:
     )
     def test_words_of_a_table(self, table: Any, words: str):
         assert " ".join(words_of(table)) == words
+
+    @pytest.mark.parametrize("args", [{}, {"seed": 3}, ["--seed", "3"]])
+    def test_the_models_generation_config_does_not_apply(self, model: Path, args: Any):
+        words = serve_options(VLLMServer(model, args=args)._config, 0, "mark")
+        assert words[words.index("mark") + 1 :][:2] == ["--generation-config", "vllm"]
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            {"generation_config": "auto"},
+            {"generation-config": "auto"},
+            ["--generation-config", "auto"],
+            ["--generation_config=auto"],
+        ],
+    )
+    def test_unless_the_user_wants_it(self, model: Path, args: Any):
+        words = serve_options(VLLMServer(model, args=args)._config, 0, "mark")
+        assert "vllm" not in words
+        assert "auto" in words[-1]
 
     @pytest.mark.parametrize(
         "args", [{"served_model_name": "x"}, ["--port=3"], ["--host", "h"], {"enable-lora": True}]

@@ -1,7 +1,8 @@
-"""Restarts of servers that die while they are restarted; the other tests have real servers."""
+"""Servers without a process: their restarts, their models, and the proxy's entries for them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from agl_algo_grpo import GRPO, GRPOConfig
 from agl_algo_grpo.serving import Backend, Serving
+from agl_core.agent import rollout
 from agl_core.algorithm import RunContext
 from agl_core.errors import LLMServerError
 from agl_core.llm_server import LLMServer
+from agl_core.trainer import Trainer
 from agl_proxy_direct import DirectProxy
 from agl_store_memory import InMemoryLightningStore
 
@@ -102,6 +105,21 @@ async def test_a_check_refuses_a_model_that_the_server_will_not_take(tmp_path: P
         await GRPO(model=str(tmp_path), server=server).check()
     await GRPO(model="not/here/yet", server=server).check()
     assert (server.checked, server.starts) == (2, 0)
+
+
+def test_a_run_refuses_it_before_the_first_rollout(taught: Path, tmp_path: Path):
+    server, store = Tied(()), InMemoryLightningStore()
+    algorithm = GRPO(model=taught, output_dir=str(tmp_path), server=server)
+    trainer = Trainer(algorithm=algorithm, adapter="trajectory", strategy="shm", store=store)
+
+    @rollout
+    def agent(task: int) -> float:
+        return 1.0
+
+    with pytest.raises(LLMServerError, match=f"{taught} ties its embeddings"):
+        trainer.fit(agent, list(range(8)))
+    assert server.starts == 0
+    assert not asyncio.run(store.query_rollouts()).total
 
 
 class Adapting(Fragile):

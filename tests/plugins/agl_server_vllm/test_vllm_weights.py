@@ -49,6 +49,15 @@ class TestChecks:
         with pytest.raises(LLMServerError, match=message):
             check_checkpoint(folder, SHAPES)
 
+    def test_a_tied_model_is_refused_before_training_unless_only_an_adapter_is_trained(
+        self, tmp_path: Path
+    ):
+        folder = write_model(tmp_path / "tied", 1.0, HEADLESS, tie_word_embeddings=True)
+        with pytest.raises(LLMServerError, match="ties its input and output embeddings"):
+            VLLMServer(folder).check_updates(folder)
+        VLLMServer(folder, lora=True).check_updates(folder)
+        VLLMServer(folder).check_updates(write_model(tmp_path / "other", 1.0))
+
     def test_another_model_is_accepted_without_strict_weights(self, tmp_path: Path):
         folder = write_model(tmp_path / "new", 1.0, {**SHAPES, "extra.weight": (1,)})
         check_checkpoint(folder, {}, strict=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import itertools
 import math
@@ -301,6 +302,31 @@ def test_a_resumed_run_is_not_ended_by_a_step_without_rewards(taught: Path, tmp_
     assert [int(row["rollouts"]) for row in rows] == [8, 0, 8]
     assert checkpoint.is_dir()  # another run wrote it
     assert (tmp_path / "checkpoints" / "step-3").is_dir()
+
+
+def test_a_finished_run_goes_on_with_more_steps(
+    taught: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    store = InMemoryLightningStore()
+
+    def steps(number: int) -> list[dict[str, str]]:
+        trainer = agl.Trainer(
+            algorithm=GRPO(model=taught, output_dir=str(tmp_path), **TINY, steps=number),
+            adapter="trajectory",
+            strategy="shm",
+            n_runners=4,
+            store=store,
+            run="night",
+        )
+        trainer.fit(agent, list(range(6)))
+        assert asyncio.run(store.query_rollouts()).total == 8 * number
+        return read(tmp_path)
+
+    first, second, again = steps(1), steps(2), steps(2)
+    assert [row["step"] for row in second] == ["0", "1"]
+    assert second[:1] == first
+    assert again == second
+    assert caplog.text.count("The run 'night' is finished; nothing to do") == 1
 
 
 # -- the trainer dies ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agl_algo_verl import VERL
 from agl_algo_verl.checkpoints import (
     RunCheckpoints,
     cancel_leftovers,
@@ -145,6 +146,40 @@ class TestIdentity:
         checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=resumes)
         await checkpoints.open()
         assert checkpoints.next_start == text
+
+
+class TestMore:
+    @pytest.mark.parametrize(
+        ("asked", "more"),
+        [
+            ({}, False),
+            ({"total_training_steps": 4}, False),
+            ({"total_training_steps": 5}, True),
+            ({"total_epochs": 2}, False),
+            ({"total_epochs": 3}, True),
+            ({"total_training_steps": 4, "total_epochs": 3}, False),
+        ],
+    )
+    async def test_a_finished_run_goes_on_if_it_is_asked_for_more(
+        self, store: InMemoryLightningStore, tmp_path: Path, asked: dict[str, Any], more: bool
+    ):
+        algorithm: VERL[Any] = VERL({"trainer": asked})
+        run = await StoredRun.open(store, "rooms")
+        assert not algorithm.has_more_to_do(run)
+        checkpoints = RunCheckpoints(run, tmp_path, "tiny", resumes=True, epochs=2)
+        await checkpoints.open()
+        await checkpoints.saved(4, "there")
+        assert algorithm.has_more_to_do(run) is more
+
+    async def test_one_without_a_checkpoint_does_not_and_says_why(
+        self, store: InMemoryLightningStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ):
+        algorithm: VERL[Any] = VERL({"trainer": {"total_training_steps": 9}})
+        run = await StoredRun.open(store, "rooms")
+        await RunCheckpoints(run, tmp_path, "tiny", resumes=True).open()
+        assert not algorithm.has_more_to_do(run)
+        assert "no checkpoint to go on from" in caplog.text
+        assert "save_freq" in caplog.text
 
 
 async def test_leftovers_of_a_run_are_cancelled_and_no_others(store: InMemoryLightningStore):

@@ -433,6 +433,26 @@ def test_a_finished_run_that_is_asked_for_more_goes_on(caplog: pytest.LogCapture
     assert asyncio.run(StoredRun.open(store, "night")).finished
 
 
+def test_a_finished_baseline_that_is_asked_for_more_epochs_goes_on(
+    caplog: pytest.LogCaptureFixture,
+):
+    from agl_core.agent import rollout
+
+    store = InMemoryLightningStore()
+    done: list[int] = []
+
+    @rollout
+    def agent(task: int) -> float:
+        done.append(task)
+        return 1.0
+
+    for epochs in (1, 1, 3):
+        baseline = Baseline(n_epochs=epochs)
+        Trainer(algorithm=baseline, strategy="shm", store=store, run="night").fit(agent, [1, 2])
+        assert sorted(done) == sorted([1, 2] * epochs), "no epoch runs twice"
+    assert caplog.text.count("The run 'night' is finished; nothing to do") == 1
+
+
 def test_a_trainer_resumes_its_run_but_not_a_finished_one():
     from agl_core.agent import rollout
 

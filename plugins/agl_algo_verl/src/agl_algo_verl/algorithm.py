@@ -28,13 +28,13 @@ import anyio
 from anyio import to_thread
 
 from agl_algo_verl.agent_proxy import AgentProxy
-from agl_algo_verl.checkpoints import RunCheckpoints, cancel_leftovers
+from agl_algo_verl.checkpoints import RunCheckpoints, asks_for_more, cancel_leftovers
 from agl_algo_verl.config import VERLConfig
 from agl_algo_verl.requirements import check_requirements
 from agl_algo_verl.rows import RowBuilder
-from agl_algo_verl.settings import compose, is_cpu, sampling_of
+from agl_algo_verl.settings import compose, is_cpu, sampling_of, trainer_table
 from agl_algo_verl.training_run import TrainingRun
-from agl_core.algorithm import Algorithm
+from agl_core.algorithm import Algorithm, Run
 from agl_core.errors import ConfigError
 from agl_core.plugins import configured_by
 from agl_core.types import Dataset
@@ -69,6 +69,9 @@ class VERL(Algorithm, Generic[T]):
         _environment(self.options.config)
         # Imported in a thread, because it imports verl.
         return await to_thread.run_sync(_describe, self.options)
+
+    def has_more_to_do(self, run: Run) -> bool:
+        return asks_for_more(run.state, trainer_table(self.options.config))
 
     async def run(
         self, train_dataset: Dataset[T] | None = None, val_dataset: Dataset[T] | None = None
@@ -106,6 +109,7 @@ class VERL(Algorithm, Generic[T]):
             _checkpoint_folder(config),
             config.actor_rollout_ref.model.path,
             resumes=config.trainer.resume_mode == "auto",
+            epochs=config.trainer.total_epochs,
         )
         generation = await checkpoints.open()
         if run.name:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +21,13 @@ from agl_core.errors import ConfigError, StoreUnavailableError
 from agl_core.store import LightningStore
 from agl_core.types import QUEUING_STATUSES, RUNNING_STATUSES
 
-__all__ = ["RunCheckpoints", "cancel_leftovers", "keep_metrics_file", "latest_step"]
+__all__ = [
+    "RunCheckpoints",
+    "asks_for_more",
+    "cancel_leftovers",
+    "keep_metrics_file",
+    "latest_step",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +64,18 @@ class RunCheckpoints:
         folder: Folder of verl's checkpoints.
         model: Path of the model that the run started from.
         resumes: Whether verl loads the last checkpoint that it finds (``resume_mode: auto``).
+        epochs: Passes over the tasks that the run is asked for.
     """
 
-    def __init__(self, run: Run, folder: Path, model: str, *, resumes: bool) -> None:
+    def __init__(
+        self, run: Run, folder: Path, model: str, *, resumes: bool, epochs: int = 1
+    ) -> None:
         self._run = run
         self._folder = folder
         self._model = model
         self._resumes = resumes
         self._last_step = 0
+        self._epochs = epochs
         self.state: dict[str, Any] = {"step": 0, "folder": "", "generation": 0}
 
     @property
@@ -86,6 +98,7 @@ class RunCheckpoints:
         """
         if isinstance(self._run.state, dict):
             self.state.update(self._run.state)
+        self.state["epochs"] = self._epochs
         if self._resumes:
             self._check()
         else:
@@ -152,6 +165,26 @@ class RunCheckpoints:
                 "name",
                 path=_FOLDER,
             )
+
+
+def asks_for_more(state: Any, trainer: Mapping[str, Any]) -> bool:
+    """Return whether a finished run goes on from its last checkpoint.
+
+    Args:
+        state: State of the run.
+        trainer: verl's options of the trainer, as the user gave them.
+    """
+    done: Mapping[str, Any] = state if isinstance(state, dict) else {}
+    step, steps = done.get("step", 0), trainer.get("total_training_steps")
+    if steps:
+        more = steps > step
+    else:  # verl's steps follow from its epochs; older versions did not note these
+        more = trainer.get("total_epochs", 0) > done.get("epochs", math.inf)
+    if more and not step:
+        logger.warning(
+            "the run has no checkpoint to go on from: another one needs config.trainer.save_freq"
+        )
+    return more and step > 0
 
 
 async def cancel_leftovers(store: LightningStore, run: str) -> int:

@@ -18,7 +18,7 @@ from agl_core.errors import ConfigError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["compose", "is_cpu", "refuse_as", "sampling_of"]
+__all__ = ["compose", "is_cpu", "refuse_as", "sampling_of", "trainer_table"]
 
 _DEFAULTS: Final = {
     "actor_rollout_ref": {"rollout": {"name": "vllm"}},
@@ -28,16 +28,25 @@ _DEFAULTS: Final = {
 _MODES: Final = ("sync", "colocate_async", "separate_async")
 
 
+def trainer_table(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section ``trainer`` of a configuration.
+
+    Raises:
+        ConfigError: It is not a table.
+    """
+    trainer = config.get("trainer") or {}
+    if not isinstance(trainer, Mapping):
+        raise ConfigError(f"must be a table, not {trainer!r}", path="config.trainer")
+    return trainer
+
+
 def is_cpu(config: Mapping[str, Any]) -> bool:
     """Return whether a configuration selects the CPU platform.
 
     Raises:
         ConfigError: Its section ``trainer`` is not a table.
     """
-    trainer = config.get("trainer") or {}
-    if not isinstance(trainer, Mapping):
-        raise ConfigError(f"must be a table, not {trainer!r}", path="config.trainer")
-    return trainer.get("device") == "cpu"
+    return trainer_table(config).get("device") == "cpu"
 
 
 def sampling_of(section: Any) -> dict[str, float]:

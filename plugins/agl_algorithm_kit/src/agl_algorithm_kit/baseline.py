@@ -61,6 +61,10 @@ class Baseline(FastAlgorithm):
         self.max_queue_length = config.max_queue_length
         self.span_verbosity = config.span_verbosity
 
+    def has_more_to_do(self, run: Run) -> bool:
+        # Older versions kept no state.
+        return run.state is not None and self.n_epochs > run.state["epochs"]
+
     @with_llm_proxy()
     async def run(
         self,
@@ -96,6 +100,8 @@ class Baseline(FastAlgorithm):
                 one = _Epoch(self, store, run, progress, done=epoch * len(tasks))
                 await one.run(tasks, resources_id, f"epoch-{epoch}")
                 self.report_step(epoch, one.metrics())
+                if run.name:
+                    await run.save({"epochs": epoch + 1})
 
     async def report(self, store: LightningStore, rollout: Rollout) -> float | None:
         """Log the results of a finished rollout: its attempts, their spans, the adapter's view.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agl_core.agent import LitAgent
+from agl_core.errors import ConfigError
 from agl_core.types import FINISHED_STATUSES
 from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
@@ -114,6 +115,26 @@ def test_real_endpoints_from_the_environment(fit, store, monkeypatch):
     gepa = fit(None, max_iterations=1, perfect_score=None, fails="Connection error")
     assert gepa.history[1].rejected == "plan: no edit: APIConnectionError: Connection error."
     check(gepa, store)
+
+
+class WrongKey(RuntimeError):
+    """What a client raises if the endpoint refuses its key."""
+
+    status_code = 401
+
+
+class RefusedList:
+    """The list of models of an endpoint that refuses the key."""
+
+    async def list(self) -> None:
+        raise WrongKey("no list")
+
+
+def test_a_wrong_key_ends_the_search_before_the_first_rollout(fit, store, make_client, monkeypatch):
+    monkeypatch.setattr(make_client, "models", RefusedList(), raising=False)
+    with pytest.raises(ConfigError, match=r"the model '.*' cannot be called: WrongKey: no answer"):
+        fit(lambda _: WrongKey("no answer"))
+    assert not asyncio.run(store.query_rollouts())
 
 
 class Broken(LitAgent[int]):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from agl_core.emitter import operation
 from agl_export import ExportReport, Sample, SftOptions, Skip, sft_rows
+from agl_tracer_otel import OtelTracer
 
 from .recorded import TOOLS, answered, call, called, result, said, sample, user
 
@@ -51,6 +53,25 @@ def test_tools_and_tool_calls():
     assert row["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"a": 2}
     (row,), _ = build(both, tool_arguments="text")
     assert row["messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"a": 2}'
+
+
+async def test_an_answer_without_content_is_not_the_word_null():
+    """As OpenAI answers with a tool call, recorded by the agent itself."""
+
+    @operation(name="chat")
+    def chat(messages: list[Any], message: dict[str, Any]) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "message": message}]}
+
+    tracer = OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context():
+            first, call_of_tool = [user("2+2?")], called({"a": 2})
+            chat(first, call_of_tool)
+            chat([*first, call_of_tool, result("4")], said("4"))
+            spans = tracer.get_last_trace()
+    (row,), _ = build(sample(1.0, *spans))
+    contents = [message.get("content") for message in row["messages"]]
+    assert contents == ["2+2?", None, "4", "4"]
 
 
 def test_the_best_of_a_task():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agl_export import ExportReport, RlOptions, Sample, Skip, rl_rows
 
 from .recorded import answered, call, reward, said, sample, user
@@ -66,6 +68,22 @@ def test_triplets():
     assert {row["reward"] for row in rows} == {1.0}
     (row, _), _ = build(turns(logprobs=False), form="triplets")
     assert row["logprobs"] is None
+
+
+@pytest.mark.parametrize("own_id", [True, False])
+def test_triplets_say_what_their_log_probabilities_do_not_know(own_id: bool):
+    penalty = {"gen_ai.request.presence_penalty": 0.5, "gen_ai.request.temperature": 0.7}
+    one = sample(
+        1.0,
+        call([user("?")], said("!"), prompt_ids=[1, 2], response_ids=[3], **penalty),
+        call([user("?")], said("!"), prompt_ids=[1, 5], response_ids=[6]),
+    )
+    if not own_id:
+        for span in one.spans:
+            del span.attributes["gen_ai.response.id"]
+    rows, _ = build(one, form="triplets")
+    last = [] if own_id else ["presence_penalty"]  # it is not known which call asked for it
+    assert [row["altered_sampling"] for row in rows] == [["presence_penalty"], last]
 
 
 def test_incomplete_certificates_can_be_refused():

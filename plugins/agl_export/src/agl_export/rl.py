@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from agl_adapter_trajectory import read_logprobs
-from agl_adapters import TracerTraceToTriplet
+from agl_adapters import ModelCall, TracerTraceToTriplet, altered_sampling
 from agl_core.adapter import Reason
 from agl_core.errors import InvalidArgumentError
+from agl_core.types import Span
 from agl_export.report import ExportReport, Skip
 from agl_export.samples import Row, Sample, about, trajectories
 from agl_export.sft import certificate_columns, select_by_reward
@@ -32,7 +33,7 @@ class RlOptions:
             ``input_ids``, ``mask`` (1 where the model sampled), ``logprobs`` (0.0 where it did not)
             of one length, ``prompt_length``, and ``responses`` and ``call_rewards`` per call.
             ``triplets``: a row per call, with ``prompt_ids``, ``response_ids``, ``logprobs`` of the
-            response (null if unknown) and ``call_reward``.
+            response (null if unknown), ``call_reward`` and ``altered_sampling``.
         min_reward: Smallest reward of a rollout; None: any.
         agent_match: Regular expression searched in agent names; None: all calls.
         require_logprobs: Leave out rollouts in which a sampled token lacks its log-probability.
@@ -116,6 +117,7 @@ def _triplet_rows(sample: Sample, options: RlOptions, report: ExportReport) -> l
         return Skip.NO_TOKEN_IDS
     if options.require_ids and any(("call", why) in counted.left_out for why in _WITHOUT_IDS):
         return Skip.GAP
+    altered = _altered_sampling(sample.spans)
     rows: list[Row] = []
     for triplet in found:
         response_ids = triplet.response["token_ids"]
@@ -131,6 +133,19 @@ def _triplet_rows(sample: Sample, options: RlOptions, report: ExportReport) -> l
                 **about(sample),
                 "agent": triplet.metadata["agent_name"],
                 "response_id": triplet.metadata["response_id"],
+                "altered_sampling": altered.get(triplet.metadata["response_id"], []),
             }
         )
     return rows
+
+
+def _altered_sampling(spans: Sequence[Span]) -> dict[str | None, list[str]]:
+    """Return the parameters that the log-probabilities do not know, by the answer's id.
+
+    Answers without an id have those of all such answers.
+    """
+    found: dict[str | None, set[str]] = {}
+    for span in spans:
+        if names := altered_sampling(span.attributes):
+            found.setdefault(ModelCall(span.attributes).response_id, set()).update(names)
+    return {answer: sorted(names) for answer, names in found.items()}

@@ -63,7 +63,7 @@ class Baseline(FastAlgorithm):
 
     def has_more_to_do(self, run: Run) -> bool:
         # Older versions kept no state.
-        return run.state is not None and self.n_epochs > run.state["epochs"]
+        return isinstance(run.state, dict) and self.n_epochs > run.state.get("epochs", math.inf)
 
     @with_llm_proxy()
     async def run(

@@ -28,6 +28,7 @@ PUBLIC_MODULES = (
     "statistics",
     "status",
     "sync_calls",
+    "waits",
     "wakeup",
 )
 """Modules of the core that are public although they are not packages."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import AliasChoices, Field
 
-from agl_prompt_search import SearchConfig
+from agl_prompt_search import Price, SearchConfig
 
-__all__ = ["APOConfig"]
+__all__ = ["APOConfig", "Price"]
 
 
 class APOConfig(SearchConfig):

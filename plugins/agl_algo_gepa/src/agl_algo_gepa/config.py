@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from agl_prompt_search import SearchConfig
+from agl_prompt_search import Price, SearchConfig
 
-__all__ = ["GEPAConfig"]
+__all__ = ["GEPAConfig", "Price"]
 
 
 class GEPAConfig(SearchConfig):

@@ -460,7 +460,7 @@ def test_sampling_that_the_log_probabilities_do_not_know_is_on_the_certificate(
 
 def test_sampling_that_the_proxy_added_is_on_the_certificate() -> None:
     added = '{"repetition_penalty": 1.2, "min_p": 0.0, "presence_penalty": 0.5, "top_p": 0.9}'
-    own = {"gen_ai__request__presence_penalty": 0}
+    own: dict[str, Any] = {"gen_ai__request__presence_penalty": 0}
     defaults = call(1, [1], [2], **own, agl__proxy__request_defaults=added)
     (row,) = rows_of(defaults)
     assert row.certificate.altered_sampling == ["repetition_penalty"]

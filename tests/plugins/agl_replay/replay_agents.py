@@ -168,6 +168,7 @@ def patch_script(seen: SeenRequest) -> Reply:
     """Call both tools in the form of a server of Responses, then say so."""
     if seen.number:
         return Reply("Done")
+    asked = dict(seen.body)
     functions = [("apply_patch", dumps({"input": PATCH}).decode()), ("get_weather", "{}")]
     calls = [
         {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": given}}
@@ -177,10 +178,10 @@ def patch_script(seen: SeenRequest) -> Reply:
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     chat = {"id": "resp_1", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-    if seen.body.get("stream"):
-        events = response_events("chat", "responses", chat, request=seen.body)
+    if asked.get("stream"):
+        events = response_events("chat", "responses", chat, request=asked)
         return Reply(garbage=b"".join(map(get_protocol("responses").event, events)))
-    return Reply(garbage=dumps(translate_response("chat", "responses", chat, seen.body)))
+    return Reply(garbage=dumps(translate_response("chat", "responses", chat, asked)))
 
 
 class PatchAgent(LitAgent[str]):

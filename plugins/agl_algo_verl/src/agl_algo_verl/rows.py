@@ -150,7 +150,7 @@ class RowBuilder:
             return rows, report
         answers = [span for span in spans if _RESPONSE in span.attributes]
         by_response = {span.attributes[_RESPONSE]: _versions(span) for span in answers}
-        altered = {s.attributes[_RESPONSE] for s in answers if altered_sampling(s.attributes)}
+        altered = [s.attributes[_RESPONSE] for s in answers if altered_sampling(s.attributes)]
         return list(_from_triplets(found, by_response, altered, otherwise, report)), report
 
 

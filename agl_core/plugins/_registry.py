@@ -234,8 +234,9 @@ class Registry:
         own = {r.name for r in usable if listed.package_of(kind, r.name) == r.dist}
         installed = f" (installed: {', '.join(record.name for record in usable)})" if usable else ""
         for close in difflib.get_close_matches(name, own.union(listed.names_of(kind)), n=1):
-            todo = " " + listed.how_to_install(listed.package_of(kind, close))
-            return f"{message}; did you mean {close!r}?{'' if close in own else todo}{installed}"
+            how = listed.how_to_install(listed.package_of(kind, close))
+            todo = "" if close in own else f" {how}"
+            return f"{message}; did you mean {close!r}?{todo}{installed}"
         if guess := did_you_mean(name, [record.name for record in usable]):
             return f"{message}{guess}{installed}"
         return f"{message}{installed or f', nor any other {kind}' + self._see('list --all')}"

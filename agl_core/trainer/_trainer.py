@@ -168,7 +168,7 @@ class Trainer:
         self.tracer: Tracer = build("tracer", tracer, default="otel")
         supplies["tracer"] = self.tracer
         if adapter is not None:
-            self.adapter = build("adapter", adapter, default="triplet")
+            self._adapter = build("adapter", adapter, default="triplet")
         self.algorithm: Algorithm | None = optional("algorithm", algorithm)
         self.llm_server: LLMServer | None = optional("llm_server", llm_server)
         spec = llm_proxy if proxy is None else proxy
@@ -179,9 +179,17 @@ class Trainer:
         supplies |= {name: value for name, value in limits.items() if value is not None}
         self.runner: Runner[Any] = build("runner", runner, default="agent")
 
-    @cached_property
+    @property
     def adapter(self) -> Adapter[Any, Any] | None:
         """The adapter that was given, else the default, which is built when it is first read."""
+        return self._adapter
+
+    @adapter.setter
+    def adapter(self, adapter: Adapter[Any, Any] | None) -> None:
+        self._adapter = adapter
+
+    @cached_property
+    def _adapter(self) -> Adapter[Any, Any] | None:
         supplies = {"n_runners": self.n_runners, "store": self.store, "tracer": self.tracer}
         name = default_adapter()
         return build_component("adapter", name, inject=supplies) if name else None

@@ -37,7 +37,7 @@ OTHERS: Mapping[str, str] = {
     "what a tracer on OpenTelemetry needs": "to_core_fields",
     "what a proxy needs": (
         "ServerSentEvent SpanParts can_translate fold_after_results lost_in_request"
-        " lost_in_response response_events translate_request usage_attributes"
+        " lost_in_response translate_request usage_attributes"
     ),
     "what a replayer needs": "answering_operations comparable",
     "what the command and its checks need": (

@@ -72,7 +72,10 @@ def test_triplets():
 
 @pytest.mark.parametrize("own_id", [True, False])
 def test_triplets_say_what_their_log_probabilities_do_not_know(own_id: bool):
-    penalty = {"gen_ai.request.presence_penalty": 0.5, "gen_ai.request.temperature": 0.7}
+    penalty: dict[str, Any] = {
+        "gen_ai.request.presence_penalty": 0.5,
+        "gen_ai.request.temperature": 0.7,
+    }
     one = sample(
         1.0,
         call([user("?")], said("!"), prompt_ids=[1, 2], response_ids=[3], **penalty),

@@ -91,8 +91,11 @@ class Messages(ModelProtocol):
     def error_event(
         self, status: int, message: str, code: str | None, sequence_number: int = 0
     ) -> bytes:
-        # Anthropic's errors have no code; its clients keep the whole event as the error's body.
-        return named_event({**self.error_body(status, message, code), "code": code})
+        body = self.error_body(status, message, code)
+        if code is not None:
+            # Anthropic's errors have none, but its clients keep all that an error of a stream has.
+            body["error"]["code"] = code
+        return named_event(body)
 
     def recorded_request(self, request: Json) -> Json:
         return recorded_request(request)

@@ -182,7 +182,8 @@ def _code_of(error: BaseException) -> str | None:
     body: Any = getattr(error, "body", None)
     code: Any = getattr(error, "code", None) if hasattr(error, "body") else None
     if code is None and isinstance(body, dict):
-        code = cast("dict[str, Any]", body).get("code")
+        said: Any = cast("dict[str, Any]", body).get("error")
+        code = cast("dict[str, Any]", said).get("code") if isinstance(said, dict) else None
     return code if isinstance(code, str) else None
 
 

@@ -45,7 +45,7 @@ OTHERS: Mapping[str, str] = {
         " resolve_component resource_types"
     ),
     "what servers in processes need": "freeze_memory",
-    "what tests of plugins need": "REMIND_SECONDS reset_listeners",
+    "what tests of plugins need": "reset_listeners",
     "what tests of a gain need": "t_quantile",
 }
 """Names that are public for another reason: all packages of a kind need them, and one is here."""

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def test_it_waits_until_the_server_is_there(monkeypatch, caplog):
-    monkeypatch.setattr(first_contact, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(first_contact, "SILENT_SECONDS", 0.2)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     caplog.set_level(logging.INFO)
     port = free_port()

@@ -150,8 +150,9 @@ class RowBuilder:
             return rows, report
         answers = [span for span in spans if _RESPONSE in span.attributes]
         by_response = {span.attributes[_RESPONSE]: _versions(span) for span in answers}
-        altered = [s.attributes[_RESPONSE] for s in answers if altered_sampling(s.attributes)]
-        return list(_from_triplets(found, by_response, altered, otherwise, report)), report
+        altered = [span for span in answers if altered_sampling(span.attributes)]
+        altered_ids = set[Any](span.attributes[_RESPONSE] for span in altered)
+        return list(_from_triplets(found, by_response, altered_ids, otherwise, report)), report
 
 
 def _trajectory_like(adapter: TracerTraceToTriplet) -> TraceToTrajectory:

@@ -11,6 +11,7 @@ import urllib.request
 from typing import Final
 
 from agl_core.errors import StoreUnavailableError, error_text
+from agl_core.waits import REMIND_SECONDS, SILENT_SECONDS
 
 __all__ = ["wait_for_server"]
 
@@ -19,10 +20,6 @@ logger = logging.getLogger(__name__)
 _PAUSE: Final = 0.5  # seconds between two probes; a server that starts sends no event
 _PROBE_SECONDS: Final = 5.0
 """Longest wait for one answer: a server that is busy answers later than one that is idle."""
-_SILENT_SECONDS: Final = 3.0
-"""A usual start is over by then, and needs no word."""
-_REMIND_SECONDS: Final = 60.0
-"""Between two lines in a log of a long wait."""
 
 
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -40,7 +37,7 @@ def wait_for_server(url: str, timeout: float | None) -> None:
         StoreUnavailableError: There was no answer in time.
     """
     began = time.monotonic()
-    told = began + _SILENT_SECONDS
+    told = began + SILENT_SECONDS
     while True:
         reason = _probe(f"{url.rstrip('/')}/v1/agl/health")
         if reason is None:
@@ -54,7 +51,7 @@ def wait_for_server(url: str, timeout: float | None) -> None:
         if now >= told:
             limit = "Ctrl+C ends the wait" if timeout is None else f"for at most {timeout:g} s"
             logger.info("Waiting for the store server at %s (%s; %s)", url, reason, limit)
-            told = now + _REMIND_SECONDS
+            told = now + REMIND_SECONDS
         time.sleep(min(_PAUSE, math.inf if timeout is None else began + timeout - now))
 
 

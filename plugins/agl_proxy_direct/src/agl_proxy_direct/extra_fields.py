@@ -28,12 +28,11 @@ def complete_request(
     """
     body["model"] = backend.model
     added = {key: value for key, value in backend.defaults if key not in body}
-    if attributes is not None:
-        theirs = {key: value for key, value in backend.upstream_defaults if key not in body}
-        if added or theirs:
-            attributes[semconv.REQUEST_DEFAULTS] = dumps(added | theirs).decode()
     body.update(added)
     if attributes is None:
         return NO_EXTRA_FIELDS
+    added |= {key: value for key, value in backend.upstream_defaults if key not in body}
+    if added:
+        attributes[semconv.REQUEST_DEFAULTS] = dumps(added).decode()
     wanted = ExtraFields(backend.token_ids, backend.logprobs, backend.stream_usage)
     return get_protocol(protocol).request_extra(body, wanted)

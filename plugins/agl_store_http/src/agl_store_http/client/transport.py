@@ -24,6 +24,7 @@ from agl_core.errors import (
     StoreUnavailableError,
     error_class,
 )
+from agl_core.waits import REMIND_SECONDS, SILENT_SECONDS
 from agl_store_http.client.config import API_PREFIX
 
 if TYPE_CHECKING:
@@ -35,12 +36,8 @@ _MOST_REQUESTS: Final = 32
 """Requests at a time in one event loop; opening a connection costs more than a request."""
 _PROBE_SECONDS: Final = 1.0
 """Between two tries to reach a server that was reached before."""
-_SILENT_SECONDS: Final = 3.0
-"""A restart of a server is mostly over by then, and needs no word."""
 _LARGE: Final = 2**20
 """Bytes above which a body is written in pieces; aiohttp warns that it would block the loop."""
-_REMIND_SECONDS: Final = 60.0
-"""Between two lines in a log of a long wait."""
 _RENEWAL_PAUSE: Final = 60.0
 """Seconds between two requests for a new token, if the server fails."""
 _RENEWED_AFTER: Final = 0.5
@@ -380,8 +377,8 @@ class Transport:
             if delay is not None:
                 await asyncio.sleep(delay)
             now = time.monotonic()
-            if now - began > _SILENT_SECONDS < longest and now > self._tell_at:
-                self._tell_at = now + _REMIND_SECONDS  # once for all calls that wait
+            if now - began > SILENT_SECONDS < longest and now > self._tell_at:
+                self._tell_at = now + REMIND_SECONDS  # once for all calls that wait
                 logger.warning(
                     "Waiting for the store server at %s, for at most %d s", self.address, longest
                 )

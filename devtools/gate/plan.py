@@ -148,7 +148,7 @@ def everything(context: Context, record: Record) -> tuple[Job, ...]:
 
 def rest(context: Context, record: Record) -> tuple[Job, ...]:
     """Plan the end of a full run: what failed in it or was left, and no gate has run since."""
-    left = record.owed.intersection((*record.full.failed, WHEELS)) if record.full else frozenset()
+    left = record.owed.intersection(record.full.failed) if record.full else frozenset()
     jobs = [job for job in everything(context, record) if not left.isdisjoint(_owed_for(job))]
     covered = {name for job in jobs for name in job.covers}
     wheels = _Planner(context, record).wheels() if WHEELS in left - covered else ()

@@ -128,12 +128,15 @@ class Record:
             covered: Those among them of which only the tests of the run failed.
             estimated: See :meth:`with_gate`.
         """
-        full = replace(run, failed=tuple(sorted(failed)))
-        owed = set(full.failed)
-        if full.tests:
-            owed = owed.difference(covered) | {WHEELS}
+        owed = set(failed)
+        paid: set[str] = set()
+        if run.tests:
+            # They ran: what is left of them is their failed tests.
+            paid = {*covered}
+            owed = owed - paid | {WHEELS}
         gated = self.with_gate(replace(run, tests=()), durations, owed, estimated=estimated)
-        return replace(gated, full=full)
+        full = replace(run, failed=tuple(sorted(owed)))
+        return replace(gated, full=full, owed=gated.owed - (paid - owed))
 
 
 def read(path: Path = FILE) -> Record:

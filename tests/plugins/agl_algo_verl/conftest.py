@@ -1,10 +1,8 @@
-"""A tiny model, its server without Ray, and a proxy in front of it."""
+"""The server of a tiny model without Ray, and a proxy in front of it."""
 
 from __future__ import annotations
 
 import json
-import os
-import runpy
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +10,12 @@ from typing import Any
 
 import pytest
 
-from agl_algo_verl.cpu.settings import ENVIRONMENT
 from agl_proxy_direct import DirectProxy
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_memory import InMemoryLightningStore
+from tests.plugins.agl_verl_cpu.conftest import generator, tiny_model
 
-HERE = Path(__file__).parent
-
-# Set before verl is imported, which reads its platform once.
-os.environ.update(ENVIRONMENT)
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["HF_HUB_OFFLINE"] = "1"
+__all__ = ["generator", "tiny_model"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,13 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.name == "test_it_ends_when_it_is_cancelled":
             item.add_marker(pytest.mark.xfail(run=False, reason=reason))
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the tiny model."""
-    make_model = runpy.run_path(str(HERE / "tiny_model.py"))["make_model"]
-    return make_model(tmp_path_factory.mktemp("tiny"))
 
 
 @dataclass
@@ -100,13 +86,6 @@ def _documents(body: bytes) -> list[bytes]:
     return [line for line in lines if line.startswith(b"{")]
 
 
-@pytest.fixture(scope="session")
-def generator(tiny_model: Path) -> Any:
-    from agl_algo_verl.cpu.generation import Generator
-
-    return Generator(str(tiny_model), seed=7)
-
-
 @dataclass
 class Served:
     """A model server, a store, and a proxy in front of them."""
@@ -122,7 +101,7 @@ class Served:
 
 @pytest.fixture
 async def served(generator: Any, tiny_model: Path) -> AsyncIterator[Served]:
-    from agl_algo_verl.cpu.serving import build_app
+    from agl_verl_cpu.serving import build_app
 
     recorder = Recorder(build_app(generator, "tiny"))
     server = PythonServerLauncher(

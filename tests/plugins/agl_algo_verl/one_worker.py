@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from agl_algo_verl.config import VERLConfig
-from agl_algo_verl.cpu.settings import ENVIRONMENT
+from agl_verl_cpu.settings import ENVIRONMENT
 
 os.environ.update(
     ENVIRONMENT,
@@ -37,12 +37,12 @@ def main(model: str) -> dict[str, Any]:
     from verl.workers.utils.padding import response_from_nested, response_to_nested
 
     from agl_algo_verl.advantages import rollout_token_weights
-    from agl_algo_verl.cpu.generation import Generator
-    from agl_algo_verl.cpu.workers import CPUActorRolloutRefWorker
     from agl_algo_verl.queue_rows import row_fields
     from agl_algo_verl.rollout_groups import GroupRow, Prompt
     from agl_algo_verl.rows import Row
     from agl_algo_verl.settings import compose
+    from agl_verl_cpu.generation import Generator
+    from agl_verl_cpu.workers import CPUActorRolloutRefWorker
 
     config = compose(VERLConfig(config=_settings(model)))
     worker: Any = CPUActorRolloutRefWorker(config.actor_rollout_ref, role="actor")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from agl_algo_verl.cpu.settings import cpu_defaults
 from agl_algo_verl.overrides import filled_tables, first_line, merge
 from agl_algo_verl.settings import is_cpu
 from agl_core.errors import ConfigError
+from agl_verl_cpu.settings import cpu_defaults
 
 VERL: dict[str, Any] = {
     "trainer": {"total_epochs": 30, "device": "cuda"},

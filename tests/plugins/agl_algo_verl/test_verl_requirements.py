@@ -67,16 +67,26 @@ class TestRequirements:
                 found[requirement.name.lower()] = requirement.specifier
         assert found == {n.lower(): Requirement(n + v).specifier for n, v in NEEDED.items()}
 
-    def test_forks_need_the_replay_plugin(self, monkeypatch: pytest.MonkeyPatch):
-        check_requirements(fork=True)
+    @pytest.mark.parametrize(
+        ("need", "package", "message"),
+        [
+            ("fork", "agl_replay", r"forked.* not installed: .*agl.replay"),
+            ("cpu", "agl_verl_cpu", r"device='cpu'.* not installed: .*agl.verl.cpu"),
+        ],
+    )
+    def test_what_only_some_settings_need(
+        self, monkeypatch: pytest.MonkeyPatch, need: str, package: str, message: str
+    ):
+        check_requirements(**{need: True})
         real = importlib.util.find_spec
 
         def find_spec(name: str) -> Any:
-            return None if name == "agl_replay" else real(name)
+            return None if name == package else real(name)
 
         monkeypatch.setattr("agl_algo_verl.requirements.find_spec", find_spec)
-        with pytest.raises(MissingDependencyError, match=r"forked.* not installed: .*agl.replay"):
-            check_requirements(fork=True)
+        check_requirements()
+        with pytest.raises(MissingDependencyError, match=message):
+            check_requirements(**{need: True})
 
     async def test_a_run_asks_first(self, monkeypatch: pytest.MonkeyPatch):
         pretend(monkeypatch, "verl", None)

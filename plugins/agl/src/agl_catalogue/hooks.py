@@ -68,6 +68,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-tracer-weave": "tracer.weave dialect.weave",
     "agl-tracking": "",
     "agl-train": "command.compare command.eval command.train",
+    "agl-verl-cpu": "",
     # end of the list
 }
 """Entry points of each distribution; ``python3 dev.py packages`` writes them."""

@@ -65,7 +65,9 @@ class VERL(Algorithm, Generic[T]):
         self.options = config
 
     async def check(self) -> Mapping[str, str]:
-        check_requirements(fork=self.options.credit.type == "forked")
+        check_requirements(
+            fork=self.options.credit.type == "forked", cpu=is_cpu(self.options.config)
+        )
         _environment(self.options.config)
         # Imported in a thread, because it imports verl.
         return await to_thread.run_sync(_describe, self.options)
@@ -89,7 +91,7 @@ class VERL(Algorithm, Generic[T]):
         if train_dataset is None or not len(train_dataset):
             raise ValueError("VERL needs tasks in train_dataset")
         credit = self.options.credit.type
-        check_requirements(fork=credit == "forked")
+        check_requirements(fork=credit == "forked", cpu=is_cpu(self.options.config))
         builder = RowBuilder(
             self.options.aggregation, self.get_adapter(), by_turn=credit != "group"
         )
@@ -163,8 +165,8 @@ def _environment(config: Mapping[str, Any], *, fork: bool = False) -> dict[str, 
     """
     if not is_cpu(config):
         return {}
-    from agl_algo_verl.cpu import fork_server
-    from agl_algo_verl.cpu.settings import ENVIRONMENT
+    from agl_verl_cpu import fork_server
+    from agl_verl_cpu.settings import ENVIRONMENT
 
     wanted = ENVIRONMENT["VERL_PLATFORM"]
     if "verl" in sys.modules and os.environ.get("VERL_PLATFORM") != wanted:

@@ -45,11 +45,12 @@ class WrongVersionError(MissingDependencyError):
         ImportError.__init__(self, f"VERL cannot use {name} {found}: pip install '{pip}'")
 
 
-def check_requirements(*, fork: bool = False) -> None:
+def check_requirements(*, fork: bool = False, cpu: bool = False) -> None:
     """Check all libraries.
 
     Args:
         fork: Whether rollouts are forked, which needs ``agl-replay``.
+        cpu: Whether the device is a CPU, which needs ``agl-verl-cpu``.
 
     Raises:
         MissingDependencyError: A library is missing or has an unsupported version. The message
@@ -65,3 +66,5 @@ def check_requirements(*, fork: bool = False) -> None:
             raise WrongVersionError(name, found, pip=pip)
     if fork and find_spec("agl_replay") is None:
         raise missing_package("VERL with credit='forked'", "agl-replay")
+    if cpu and find_spec("agl_verl_cpu") is None:
+        raise missing_package("VERL with trainer.device='cpu'", "agl-verl-cpu")

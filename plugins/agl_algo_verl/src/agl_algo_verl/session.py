@@ -21,7 +21,6 @@ from verl.trainer.ppo.utils import Role
 from agl_algo_verl.bridge import Bridge
 from agl_algo_verl.checkpoints import keep_metrics_file
 from agl_algo_verl.config import VERLConfig
-from agl_algo_verl.cpu import fork_server
 from agl_algo_verl.queue_rows import QueuePublisher
 from agl_algo_verl.settings import is_cpu
 from agl_algo_verl.trainer import TRAINERS, PromptDispatcher
@@ -126,9 +125,12 @@ def _start_ray(config: DictConfig, environment: Mapping[str, str]) -> bool:
     if sized and "address" not in arguments and not os.environ.get("RAY_ADDRESS"):
         # Ray would join any cluster that runs on this machine, and then refuse the sizes.
         arguments["address"] = "local"
-    if is_cpu(config) and arguments.get("address") == "local" and fork_server.available():
-        # Only on this machine: the fork server serves no others.
-        merged["py_executable"] = merged.get("py_executable") or fork_server.start()
+    if is_cpu(config) and arguments.get("address") == "local":
+        from agl_verl_cpu import fork_server
+
+        if fork_server.available():
+            # Only on this machine: the fork server serves no others.
+            merged["py_executable"] = merged.get("py_executable") or fork_server.start()
     ray.init(**arguments, runtime_env=merged)
     return True
 
@@ -147,7 +149,7 @@ def _workers(config: DictConfig) -> dict[Role, type]:
     """Return the worker classes that replace verl's own."""
     if config.trainer.device != "cpu":
         return {}
-    from agl_algo_verl.cpu.workers import (
+    from agl_verl_cpu.workers import (
         CPUActorRolloutRefWorker,
         CPUDetachActorWorker,
         CPUTrainingWorker,

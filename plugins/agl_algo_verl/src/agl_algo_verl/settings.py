@@ -81,7 +81,7 @@ def compose(options: VERLConfig, run_name: str = "") -> DictConfig:
     if run_name:
         merge(config, {"trainer": {"experiment_name": run_name}}, filled)
     if is_cpu(options.config):
-        from agl_algo_verl.cpu.settings import FORCED, SEPARATE, cpu_defaults
+        from agl_verl_cpu.settings import FORCED, SEPARATE, cpu_defaults
 
         merge(config, cpu_defaults(), filled)
         merge(config, options.config, filled, label="config")

@@ -5,7 +5,7 @@ libraries, which takes it 5 seconds of a core, or 13 without bytecode. A fork ha
 start, and shares their memory.
 
 This is the method of :mod:`multiprocessing`'s fork server. Ray takes part through its setting
-``py_executable``: a worker's command starts :mod:`~agl_algo_verl.cpu.fork_client`, which asks the
+``py_executable``: a worker's command starts :mod:`~agl_verl_cpu.fork_client`, which asks the
 server for a fork. It is limited to Linux and to workers without a GPU, because neither the
 frameworks of macOS nor CUDA survive a fork.
 """

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 @pytest.fixture
 async def url(generator: Any) -> AsyncIterator[str]:
-    from agl_algo_verl.cpu.serving import build_app
+    from agl_verl_cpu.serving import build_app
 
     arguments = PythonServerLauncherArgs(launch_mode="asyncio", healthcheck_url=None)
     server = PythonServerLauncher(build_app(generator, "tiny"), arguments)

@@ -11,7 +11,7 @@ BLOCK = 256 * MIB  # far more than what a process frees by chance meanwhile
 
 
 def test_the_peak_of_memory_outlasts_what_was_freed():
-    from agl_algo_verl.cpu.platform import CPUPlatform
+    from agl_verl_cpu.platform import CPUPlatform
 
     device = CPUPlatform.device_module
     block = b"x" * BLOCK

@@ -8,14 +8,14 @@ __all__ = ["ENVIRONMENT", "FORCED", "SEPARATE", "cpu_defaults"]
 
 ENVIRONMENT: Final = {
     "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "agl_algo_verl.cpu.platform",
+    "VERL_USE_EXTERNAL_MODULES": "agl_verl_cpu.platform",
 }
 """Must be set before verl is imported, in this process and in every worker."""
 
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 FORCED: Final = {
     f"{_ROLLOUT}.name": "agl_transformers",
-    f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "agl_algo_verl.cpu.weights",
+    f"{_ROLLOUT}.checkpoint_engine.custom_backend_module": "agl_verl_cpu.weights",
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
 }

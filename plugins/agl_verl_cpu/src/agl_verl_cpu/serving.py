@@ -1,4 +1,4 @@
-"""An OpenAI-compatible app on top of a :class:`~agl_algo_verl.cpu.generation.Generator`.
+"""An OpenAI-compatible app on top of a :class:`~agl_verl_cpu.generation.Generator`.
 
 It supports ``return_token_ids`` like vLLM's server: the prompt's ids are at the top level, the
 answer's ids in the choice. In a stream the prompt's ids are in the first chunk and the answer's ids
@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from agl_algo_verl.cpu.generation import Generator, Token
+from agl_verl_cpu.generation import Generator, Token
 
 __all__ = ["build_app"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agl_algo_verl.cpu import fork_server
+from agl_verl_cpu import fork_server
 
 pytestmark = pytest.mark.skipif(not fork_server.available(), reason="the fork server needs Linux")
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     holder = tmp_path_factory.mktemp("holder") / "holder.py"
     holder.write_text(
         "import sys\n"
-        "from agl_algo_verl.cpu import fork_server\n"
+        "from agl_verl_cpu import fork_server\n"
         "assert fork_server.start() == fork_server.start()\n"
         "print(fork_server.start(), flush=True)\n"
         "sys.stdin.read()\n"
@@ -127,7 +127,7 @@ def test_without_the_server_the_program_runs_as_usual(tmp_path: Path):
 def test_the_server_ends_with_its_owner(tmp_path: Path):
     code = (
         "import os, psutil\n"
-        "from agl_algo_verl.cpu import fork_server\n"
+        "from agl_verl_cpu import fork_server\n"
         "fork_server.start()\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
@@ -136,50 +136,3 @@ def test_the_server_ends_with_its_owner(tmp_path: Path):
     assert done.returncode == -signal.SIGKILL
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(60)
-
-
-@pytest.mark.filterwarnings("ignore")  # of verl and Ray, when they are imported
-class TestRay:
-    """How a session starts Ray; its own tests run real sessions."""
-
-    @pytest.fixture
-    def start_ray(self, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Run:
-        from agl_algo_verl import VERLConfig, session
-        from agl_algo_verl.settings import compose
-
-        given: list[dict[str, Any]] = []
-        monkeypatch.setattr(session.ray, "init", lambda **options: given.append(options))
-        monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
-        monkeypatch.setattr(fork_server, "start", lambda: "a fork")
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-        monkeypatch.setenv("TRANSFER_QUEUE_ENABLE", "1")
-
-        def start(**ray_init: Any) -> str | None:
-            config = {
-                "trainer": {"device": "cpu"},
-                "data": {"train_batch_size": 4},
-                "algorithm": {"adv_estimator": "grpo"},
-                "actor_rollout_ref": {
-                    "model": {"path": str(tiny_model)},
-                    "actor": {"ppo_mini_batch_size": 4, "ppo_micro_batch_size_per_gpu": 4},
-                    "rollout": {"log_prob_micro_batch_size_per_gpu": 4},
-                },
-                "ray_kwargs": {"ray_init": ray_init},
-            }
-            assert session._start_ray(compose(VERLConfig(config=config)), {})
-            return given[-1]["runtime_env"].get("py_executable")
-
-        return start
-
-    def test_its_workers_are_forks(self, start_ray: Run):
-        assert start_ray() == "a fork"
-
-    def test_a_given_command_starts_them_instead(self, start_ray: Run):
-        assert start_ray(runtime_env={"py_executable": "python3"}) == "python3"
-
-    def test_a_running_cluster_starts_them_itself(
-        self, start_ray: Run, monkeypatch: pytest.MonkeyPatch
-    ):
-        assert start_ray(**{"+address": "auto"}) is None
-        monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
-        assert start_ray() is None

@@ -1,7 +1,7 @@
 """A rollout server for verl without a GPU: transformers behind verl's interface of a replica.
 
 verl starts one actor per replica, the trainer's workers send it their weights after each step, and
-agents reach it over HTTP (:mod:`~agl_algo_verl.cpu.serving`).
+agents reach it over HTTP (:mod:`~agl_verl_cpu.serving`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TransformersServer:
     """
 
     def __init__(self, path: str, seed: int) -> None:
-        from agl_algo_verl.cpu.generation import Generator
+        from agl_verl_cpu.generation import Generator
 
         torch.set_num_threads(1)
         self.generator = Generator(path, seed)
@@ -46,7 +46,7 @@ class TransformersServer:
         """Start serving; return ``host:port``."""
         from verl.workers.rollout.utils import run_uvicorn
 
-        from agl_algo_verl.cpu.serving import build_app
+        from agl_verl_cpu.serving import build_app
 
         address = ray.util.get_node_ip_address()
         app = build_app(self.generator, self.path)

@@ -15,7 +15,7 @@ from verl.workers.engine.fsdp.transformer_impl import (
 )
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-import agl_algo_verl.cpu.rollout  # noqa: F401 -- registers the rollout server in each worker
+import agl_verl_cpu.rollout  # noqa: F401 -- registers the rollout server in each worker
 
 __all__ = [
     "CPUActorRolloutRefWorker",

@@ -15,7 +15,7 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-import agl_algo_verl.cpu.rollout  # noqa: F401 -- registers the server that the weights go to
+import agl_verl_cpu.rollout  # noqa: F401 -- registers the server that the weights go to
 
 __all__ = ["BACKEND", "ObjectStoreEngine"]
 

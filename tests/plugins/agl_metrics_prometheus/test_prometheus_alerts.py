@@ -16,7 +16,7 @@ from agl_core.metrics import Metric, _lifecycle as lifecycle, _store as store
 from agl_metrics_prometheus.alerts import ALERTS, metrics_of, rules
 from agl_metrics_prometheus.cli import prometheus
 from agl_proxy_direct import exchange as proxy
-from agl_store_http.server import measured as server
+from agl_store_http.server.doors import measured as server
 from devtools import runbook_page
 
 ROOT = Path(__file__).parents[3]

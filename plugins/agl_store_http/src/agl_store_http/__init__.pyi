@@ -9,5 +9,5 @@ from .server.app import (
     StoreApp as StoreApp,
     StoreAppOptions as StoreAppOptions,
 )
-from .server.mounts import installed_apps as installed_apps
+from .server.doors.mounts import installed_apps as installed_apps
 from .server.store_server import LightningStoreServer as LightningStoreServer

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from agl_core.types import PromptTemplate
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs, mint_token
 from agl_store_http import LightningStoreClient
-from agl_store_http.server.pages import MAX_READ_ITEMS
+from agl_store_http.server.replies.pages import MAX_READ_ITEMS
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_store_http.older_server import OlderApp
 

@@ -15,8 +15,8 @@ from agl_core.errors import InvalidArgumentError
 from agl_core.types import EnqueueRolloutRequest, Span
 from agl_serving import HTTPError
 from agl_store_http import LightningStoreClient
-from agl_store_http.server.number_lists import NumberLists
-from agl_store_http.server.weighing import MAX_WEIGHT, check_weight
+from agl_store_http.server.bodies.number_lists import NumberLists
+from agl_store_http.server.bodies.weighing import MAX_WEIGHT, check_weight
 
 DENSE = {
     "numbers": "1",

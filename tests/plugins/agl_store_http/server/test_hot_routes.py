@@ -10,7 +10,7 @@ import pytest
 from agl_core.types import Span
 from agl_serving import mint_token
 from agl_store_http.server.api import HOT_ENDPOINTS, ROUTES
-from agl_store_http.server.hot_routes import HotRoutes
+from agl_store_http.server.doors.hot_routes import HotRoutes
 
 SECRET = "a secret of more than sixteen characters"
 HOT = HotRoutes(ROUTES, HOT_ENDPOINTS)

@@ -13,7 +13,7 @@ import pytest
 
 from agl_core.types import EnqueueRolloutRequest, Span
 from agl_serving import mint_token, request_heads
-from agl_store_http.server import pages
+from agl_store_http.server.replies import pages
 
 SECRET = "a-secret-of-the-operator"
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from agl_core.otel import sanitize_attribute_value
+from agl_store_http.server.bodies.weighing import Pauses
 from agl_store_http.server.otlp import wire
 from agl_store_http.server.otlp.lists import FlatList, NestedValues, TooManyValues
-from agl_store_http.server.weighing import Pauses
 
 
 def read_attributes(pairs: list[bytes], **options: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agl_store_http.server.replies import Reply, ReplyMemory
+from agl_store_http.server.replies.replies import Reply, ReplyMemory
 
 DEQUEUE = "/queues/rollouts/dequeue"
 

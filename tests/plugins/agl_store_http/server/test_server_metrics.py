@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from agl_store_http.server.measured import path_label
+from agl_store_http.server.doors.measured import path_label
 from tests.core.metrics.held import Held
 
 

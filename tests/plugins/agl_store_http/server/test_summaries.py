@@ -9,7 +9,7 @@ import pytest
 
 from agl_core.statistics import estimate_gain, estimate_mean
 from agl_core.types import Span
-from agl_store_http.server import training as reading
+from agl_store_http.server.views import training as reading
 from agl_store_memory import InMemoryLightningStore
 
 CALL = {
@@ -496,7 +496,7 @@ async def test_the_cost_of_a_run_is_that_of_each_batch(served):
 
 
 async def test_a_large_run_is_read_in_part_for_its_cost(served, monkeypatch):
-    monkeypatch.setattr("agl_store_http.server.costs._MOST_READ", 4)
+    monkeypatch.setattr("agl_store_http.server.views.costs._MOST_READ", 4)
     for batch in "ab":
         for _ in range(3):
             await finish(served, CALL, run="r", batch=batch)
@@ -545,7 +545,7 @@ async def test_rollouts_are_found_by_what_they_say(served, wanted, found):
 
 async def test_a_search_of_text_says_how_far_it_came_and_goes_on(served, monkeypatch):
     ids = [await finish(served, says("needle"), task=number) for number in range(5)]
-    monkeypatch.setattr("agl_store_http.server.text_search._MOST_FOUND", 2)
+    monkeypatch.setattr("agl_store_http.server.views.text_search._MOST_FOUND", 2)
     found: list[str] = []
     offset = 0
     for searched in (2, 4, 5):

@@ -137,7 +137,7 @@ def _serve(
         run_in_new_loop,
     )
     from agl_store_http.server.app import StoreAppOptions
-    from agl_store_http.server.mounts import installed_apps
+    from agl_store_http.server.doors.mounts import installed_apps
     from agl_store_http.server.store_server import HEALTH_PATH, check_exposure
 
     setup_logging(log_level)

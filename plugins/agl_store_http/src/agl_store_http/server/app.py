@@ -36,15 +36,15 @@ from agl_serving import (
 )
 from agl_store_http.server.api import HOT_ENDPOINTS, ROUTES
 from agl_store_http.server.database_health import DatabaseHealth
-from agl_store_http.server.failures import failure
-from agl_store_http.server.hot_routes import HotRoutes
-from agl_store_http.server.measured import measured
-from agl_store_http.server.mounts import Mounts, refuse_websocket
-from agl_store_http.server.openapi import describe_requests
-from agl_store_http.server.replies import Reply, ReplyMemory
-from agl_store_http.server.routing import QUOTED_PATH, method_of
-from agl_store_http.server.summaries import Summaries
-from agl_store_http.server.training import Training
+from agl_store_http.server.doors.hot_routes import HotRoutes
+from agl_store_http.server.doors.measured import measured
+from agl_store_http.server.doors.mounts import Mounts, refuse_websocket
+from agl_store_http.server.doors.openapi import describe_requests
+from agl_store_http.server.doors.routing import QUOTED_PATH, method_of
+from agl_store_http.server.replies.failures import failure
+from agl_store_http.server.replies.replies import Reply, ReplyMemory
+from agl_store_http.server.views.summaries import Summaries
+from agl_store_http.server.views.training import Training
 from agl_store_http.server.writers import IssuedIds
 
 __all__ = ["StoreApp", "StoreAppOptions"]

@@ -32,8 +32,8 @@ from agl_serving import (
     read_body,
     reject_non_finite,
 )
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.weighing import MAX_WEIGHT, check_weight, is_small
+from agl_store_http.server.bodies.weighing import MAX_WEIGHT, check_weight, is_small
+from agl_store_http.server.replies.replies import Reply
 from agl_store_kit import Pauses
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class JsonBody(RawBody):
         kind: Type of the body.
         optional: Whether the body may be missing; it is an empty object then.
         keeps_infinity: Whether the type can hold a number past the largest double.
-        max_weight: Most that the body may weigh, see :mod:`~agl_store_http.server.weighing`.
+        max_weight: Most that the body may weigh, see :mod:`~agl_store_http.server.bodies.weighing`.
     """
 
     def __init__(

@@ -15,10 +15,16 @@ from agl_core.store import LightningStore, StoreEvent
 from agl_core.types import Rollout
 from agl_serving import HTTPError, Receive, Send, Stream, send_stream, while_connected
 from agl_store_http.server.api.common import ReaderCall, WriterCall, list_json, model_json
+from agl_store_http.server.bodies.schemas import (
+    Health,
+    RenewedToken,
+    Statistics,
+    StoreTime,
+    WaitRequest,
+)
 from agl_store_http.server.dependencies import json_body
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import Health, RenewedToken, Statistics, StoreTime, WaitRequest
+from agl_store_http.server.doors.routing import answers, new_router
+from agl_store_http.server.replies.replies import Reply
 
 __all__ = ["router"]
 

@@ -15,6 +15,7 @@ from agl_core.errors import NotFoundError
 from agl_core.store import MAX_SPAN_BYTES, EncodedSpan, LightningStore
 from agl_store_http.server.api.common import SpanCall
 from agl_store_http.server.dependencies import Call, raw_body
+from agl_store_http.server.doors.routing import new_router
 from agl_store_http.server.otlp.decoding import (
     JSON_TYPE,
     PROTOBUF_TYPE,
@@ -23,8 +24,7 @@ from agl_store_http.server.otlp.decoding import (
     decompress,
 )
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import new_router
+from agl_store_http.server.replies.replies import Reply
 from agl_store_http.server.writers import Writer
 
 __all__ = ["router"]

@@ -12,10 +12,10 @@ from agl_core.store import current_request_key
 from agl_core.types import AttemptedRollout, Rollout
 from agl_serving import while_connected
 from agl_store_http.server.api.common import AlgorithmCall, RunnerCall, attempted_json, list_json
+from agl_store_http.server.bodies.schemas import DequeueRequest, EnqueueRequest
 from agl_store_http.server.dependencies import Call, json_body
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import PREFIX, answers, new_router
-from agl_store_http.server.schemas import DequeueRequest, EnqueueRequest
+from agl_store_http.server.doors.routing import PREFIX, answers, new_router
+from agl_store_http.server.replies.replies import Reply
 
 __all__ = ["router"]
 

@@ -10,11 +10,7 @@ from fastapi import Depends, Query, Response
 from agl_core.store import EncodedSpan
 from agl_core.types import PaginatedResult, Span
 from agl_store_http.server.api.common import AlgorithmCall, AnyCall, SpanCall, page_arguments
-from agl_store_http.server.dependencies import Call, json_body
-from agl_store_http.server.pages import Listing, page_reply
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import PREFIX, answers, new_router
-from agl_store_http.server.schemas import (
+from agl_store_http.server.bodies.schemas import (
     BatchStored,
     SequenceId,
     SequenceIdRequest,
@@ -23,7 +19,11 @@ from agl_store_http.server.schemas import (
     SpanPage,
     SpanQuery,
 )
-from agl_store_http.server.span_bodies import BatchBody, SpanBody
+from agl_store_http.server.bodies.span_bodies import BatchBody, SpanBody
+from agl_store_http.server.dependencies import Call, json_body
+from agl_store_http.server.doors.routing import PREFIX, answers, new_router
+from agl_store_http.server.replies.pages import Listing, page_reply
+from agl_store_http.server.replies.replies import Reply
 
 __all__ = ["router"]
 

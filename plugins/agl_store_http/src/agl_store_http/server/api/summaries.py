@@ -8,12 +8,7 @@ from fastapi import Query, Response
 
 from agl_core.types import PaginatedResult
 from agl_store_http.server.api.common import ReaderCall, list_json, model_json
-from agl_store_http.server.costs import RunCost, add_up
-from agl_store_http.server.dependencies import json_body
-from agl_store_http.server.pages import Listing, page_reply, read_already
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import (
+from agl_store_http.server.bodies.schemas import (
     BatchQuery,
     GainQuery,
     ModelCallPage,
@@ -23,9 +18,14 @@ from agl_store_http.server.schemas import (
     RunQuery,
     TextQuery,
 )
-from agl_store_http.server.summaries import RolloutSummary, model_calls
-from agl_store_http.server.text_search import TextMatches, search_text
-from agl_store_http.server.training import BatchGroups, PairedGain, TrainingSummary
+from agl_store_http.server.dependencies import json_body
+from agl_store_http.server.doors.routing import answers, new_router
+from agl_store_http.server.replies.pages import Listing, page_reply, read_already
+from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.views.costs import RunCost, add_up
+from agl_store_http.server.views.summaries import RolloutSummary, model_calls
+from agl_store_http.server.views.text_search import TextMatches, search_text
+from agl_store_http.server.views.training_schemas import BatchGroups, PairedGain, TrainingSummary
 
 __all__ = ["router"]
 

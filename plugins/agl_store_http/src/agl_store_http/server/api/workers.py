@@ -18,11 +18,16 @@ from agl_store_http.server.api.common import (
     optional_json,
     page_arguments,
 )
+from agl_store_http.server.bodies.schemas import (
+    WorkerPage,
+    WorkerQuery,
+    WorkerRelease,
+    WorkerUpdate,
+)
 from agl_store_http.server.dependencies import Call, json_body
-from agl_store_http.server.pages import Listing, page_reply, read_already
-from agl_store_http.server.replies import Reply
-from agl_store_http.server.routing import answers, new_router
-from agl_store_http.server.schemas import WorkerPage, WorkerQuery, WorkerRelease, WorkerUpdate
+from agl_store_http.server.doors.routing import answers, new_router
+from agl_store_http.server.replies.pages import Listing, page_reply, read_already
+from agl_store_http.server.replies.replies import Reply
 
 __all__ = ["router"]
 

@@ -13,9 +13,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pydantic_core import from_json
 
 from agl_serving import HTTPError
+from agl_store_http.server.bodies.schemas import MAX_BATCH as MAX_SPANS
+from agl_store_http.server.bodies.weighing import check_weight
 from agl_store_http.server.otlp.wire import TraceRequest, count_spans
-from agl_store_http.server.schemas import MAX_BATCH as MAX_SPANS
-from agl_store_http.server.weighing import check_weight
 
 __all__ = ["JSON_TYPE", "PROTOBUF_TYPE", "OTLPError", "decode_request", "decompress"]
 

@@ -12,9 +12,9 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from agl_serving import ClientGone, Message
-from agl_store_http.server.failures import failure
-from agl_store_http.server.replies import NoReply
-from agl_store_http.server.schemas import Problem
+from agl_store_http.server.bodies.schemas import Problem
+from agl_store_http.server.replies.failures import failure
+from agl_store_http.server.replies.replies import NoReply
 
 __all__ = ["PREFIX", "QUOTED_PATH", "StoreRoute", "answers", "method_of", "new_router"]
 

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from agl_store_http.server.dependencies import Allow, JsonBody, RawBody
-from agl_store_http.server.routing import method_of
+from agl_store_http.server.doors.routing import method_of
 
 __all__ = ["describe_requests"]
 

@@ -12,10 +12,10 @@ from agl_core.semconv import PRIMARY_REWARD_VALUE
 from agl_core.store import EncodedSpan, encode_span, finite_number
 from agl_core.types import Span
 from agl_serving import HTTPError, error_details, reject_non_finite
+from agl_store_http.server.bodies.number_lists import NumberLists
+from agl_store_http.server.bodies.schemas import MAX_BATCH, SpanBatch
+from agl_store_http.server.bodies.weighing import check_weight, is_light
 from agl_store_http.server.dependencies import JsonBody, current_call
-from agl_store_http.server.number_lists import NumberLists
-from agl_store_http.server.schemas import MAX_BATCH, SpanBatch
-from agl_store_http.server.weighing import check_weight, is_light
 from agl_store_http.server.writers import Writer
 from agl_store_kit import Pauses
 

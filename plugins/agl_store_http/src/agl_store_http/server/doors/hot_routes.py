@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 
 from agl_serving import ClientGone, Headers, Message, Receive, Send
 from agl_store_http.server.dependencies import parse_query
-from agl_store_http.server.failures import failure
-from agl_store_http.server.measured import CLIENT_GONE, RouteTimes
-from agl_store_http.server.routing import method_of
+from agl_store_http.server.doors.measured import CLIENT_GONE, RouteTimes
+from agl_store_http.server.doors.routing import method_of
+from agl_store_http.server.replies.failures import failure
 
 if TYPE_CHECKING:
     from agl_store_http.server.app import StoreApp

@@ -14,8 +14,8 @@ from agl_core.errors import PluginBrokenError, PluginError
 from agl_core.plugins import AppSpec, get_registry
 from agl_core.store import LightningStore
 from agl_serving import HTTPError, Message, Receive, Scope, Send
-from agl_store_http.server.failures import failure
-from agl_store_http.server.routing import QUOTED_PATH
+from agl_store_http.server.doors.routing import QUOTED_PATH
+from agl_store_http.server.replies.failures import failure
 
 if TYPE_CHECKING:
     from agl_store_http.server.app import StoreApp

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from agl_store_http.server.summaries import RolloutSummary, Summaries
+from agl_store_http.server.views.summaries import RolloutSummary, Summaries
 
 __all__ = ["BatchCost", "RunCost", "add_up"]
 

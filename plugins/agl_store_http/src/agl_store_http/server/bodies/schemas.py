@@ -29,8 +29,8 @@ from agl_core.types import (
     Worker,
     WorkerStatus,
 )
-from agl_store_http.server.summaries import ModelCallView
-from agl_store_http.server.text_search import MAX_TEXT
+from agl_store_http.server.views.summaries import ModelCallView
+from agl_store_http.server.views.text_search import MAX_TEXT
 
 __all__ = [
     "MAX_BATCH",

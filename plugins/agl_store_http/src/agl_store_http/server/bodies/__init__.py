@@ -1,0 +1,1 @@
+"""What requests bring: their JSON, read in pieces and within limits."""

@@ -1,0 +1,1 @@
+"""What requests get: a reply that a retry gets again, a page, a stream, or an error."""

@@ -1,0 +1,1 @@
+"""What people look at: summaries of rollouts, training, costs and a search, read from spans."""

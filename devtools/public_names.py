@@ -129,8 +129,11 @@ def _tree(path: Path) -> ast.Module:
 
 def _options_of(module: str, name: str) -> Iterator[Option]:
     """Yield the options of a model, those of its bases in this repository included."""
-    tree = _tree(file_of(module))
-    for node in tree.body:
+    path = file_of(module)
+    if (stub := path.with_suffix(".pyi")).exists():
+        yield from _options_of(f"{module}.{_imports(stub)[name]}", name)
+        return
+    for node in _tree(path).body:
         if isinstance(node, ast.ImportFrom):
             imported = {alias.asname or alias.name: alias.name for alias in node.names}
             if name in imported and str(node.module).startswith("agl_"):

@@ -3,9 +3,6 @@
 * :class:`SharedMemoryExecutionStrategy` - the strategy; :class:`SharedMemoryConfig` its options.
 """
 
-from __future__ import annotations
+from agl_core.lazy import lazy_names
 
-from agl_exec_shm.config import SharedMemoryConfig
-from agl_exec_shm.strategy import SharedMemoryExecutionStrategy
-
-__all__ = ["SharedMemoryConfig", "SharedMemoryExecutionStrategy"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """The engine ``jinja`` of :class:`~agl_core.types.PromptTemplate`."""
 
-from agl_jinja.engine import fill_jinja
+from agl_core.lazy import lazy_names
 
-__all__ = ["fill_jinja"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,6 +1,5 @@
 """Metrics in the log, and several backends as one."""
 
-from agl_metrics_console.console import ConsoleConfig, ConsoleMetrics
-from agl_metrics_console.multi import MultiConfig, MultiMetrics
+from agl_core.lazy import lazy_names
 
-__all__ = ["ConsoleConfig", "ConsoleMetrics", "MultiConfig", "MultiMetrics"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

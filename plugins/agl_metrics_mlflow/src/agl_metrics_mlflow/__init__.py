@@ -1,5 +1,5 @@
 """Runs of agl in MLflow."""
 
-from agl_metrics_mlflow.tracker import MlflowConfig, MlflowTracker
+from agl_core.lazy import lazy_names
 
-__all__ = ["MlflowConfig", "MlflowTracker"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """Metrics of agl over OTLP."""
 
-from agl_metrics_otel.metrics import OtelMetrics, OtelMetricsConfig
+from agl_core.lazy import lazy_names
 
-__all__ = ["OtelMetrics", "OtelMetricsConfig"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """Runs of agl in TensorBoard."""
 
-from agl_metrics_tensorboard.tracker import TensorBoardConfig, TensorBoardTracker
+from agl_core.lazy import lazy_names
 
-__all__ = ["TensorBoardConfig", "TensorBoardTracker"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """Runs of agl in Weights & Biases."""
 
-from agl_metrics_wandb.tracker import WandbConfig, WandbTracker
+from agl_core.lazy import lazy_names
 
-__all__ = ["WandbConfig", "WandbTracker"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

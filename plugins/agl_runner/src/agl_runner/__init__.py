@@ -1,7 +1,5 @@
 """The runner: it claims rollouts, runs the agent, and writes the results."""
 
-from agl_runner.agent_runner import LitAgentRunner
-from agl_runner.config import AgentRunnerConfig
-from agl_runner.snapshot import system_snapshot
+from agl_core.lazy import lazy_names
 
-__all__ = ["AgentRunnerConfig", "LitAgentRunner", "system_snapshot"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

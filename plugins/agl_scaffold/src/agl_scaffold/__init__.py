@@ -6,7 +6,6 @@ repository those of ``checkout``. A kind's file replaces a file of the same path
 the files of a working plugin with placeholders such as ``$name`` (:class:`PluginName`).
 """
 
-from agl_scaffold.create import create_plugin, next_commands
-from agl_scaffold.names import PluginName
+from agl_core.lazy import lazy_names
 
-__all__ = ["PluginName", "create_plugin", "next_commands"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,7 +1,5 @@
 """The store in this process's memory."""
 
-from __future__ import annotations
+from agl_core.lazy import lazy_names
 
-from agl_store_memory.store import InMemoryLightningStore
-
-__all__ = ["InMemoryLightningStore"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

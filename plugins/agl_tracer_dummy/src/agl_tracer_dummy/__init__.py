@@ -1,6 +1,5 @@
 """A tracer that records nothing: only what an agent returns is stored."""
 
-from agl_tracer_dummy.config import DummyTracerConfig
-from agl_tracer_dummy.tracer import DummyTracer
+from agl_core.lazy import lazy_names
 
-__all__ = ["DummyTracer", "DummyTracerConfig"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,5 +1,5 @@
 """The code that the experiment trackers of agl share: a run's events become calls that write."""
 
-from agl_tracking.tracker import Run, RunTracker, TrackerConfig
+from agl_core.lazy import lazy_names
 
-__all__ = ["Run", "RunTracker", "TrackerConfig"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

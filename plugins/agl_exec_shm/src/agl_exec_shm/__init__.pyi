@@ -1,0 +1,6 @@
+from .config import (
+    SharedMemoryConfig as SharedMemoryConfig,
+)
+from .strategy import (
+    SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
+)

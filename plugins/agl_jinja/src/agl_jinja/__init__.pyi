@@ -1,0 +1,3 @@
+from .engine import (
+    fill_jinja as fill_jinja,
+)

@@ -1,0 +1,4 @@
+from .tracker import (
+    MlflowConfig as MlflowConfig,
+    MlflowTracker as MlflowTracker,
+)

@@ -1,0 +1,4 @@
+from .metrics import (
+    OtelMetrics as OtelMetrics,
+    OtelMetricsConfig as OtelMetricsConfig,
+)

@@ -1,0 +1,4 @@
+from .tracker import (
+    TensorBoardConfig as TensorBoardConfig,
+    TensorBoardTracker as TensorBoardTracker,
+)

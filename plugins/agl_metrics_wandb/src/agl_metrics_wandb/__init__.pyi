@@ -1,0 +1,4 @@
+from .tracker import (
+    WandbConfig as WandbConfig,
+    WandbTracker as WandbTracker,
+)

@@ -1,0 +1,3 @@
+from .store import (
+    InMemoryLightningStore as InMemoryLightningStore,
+)

@@ -1,0 +1,2 @@
+from .config import SqliteConfig as SqliteConfig
+from .store import SqliteLightningStore as SqliteLightningStore

@@ -1,0 +1,6 @@
+from .config import (
+    DummyTracerConfig as DummyTracerConfig,
+)
+from .tracer import (
+    DummyTracer as DummyTracer,
+)

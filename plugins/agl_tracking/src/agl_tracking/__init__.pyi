@@ -1,0 +1,5 @@
+from .tracker import (
+    Run as Run,
+    RunTracker as RunTracker,
+    TrackerConfig as TrackerConfig,
+)

@@ -49,7 +49,7 @@ export function promptVersions(run: string, used: ReadonlySet<string>, snapshots
     if (used.has(version.id) || (run !== "" && seriesOf(version.id) === run)) found.push(version);
   }
   for (const version of found) {
-    const twins = all.filter((other) => other !== version && !seriesOf(other.id) && other.name === version.name && other.text === version.text);
+    const twins = all.filter((other) => other !== version && !isOfSearch(other.id) && other.name === version.name && other.text === version.text);
     version.scores = onePerMode([version, ...twins].flatMap((each) => each.scores));
   }
   const byKey = new Map(found.map((version) => [`${version.name} ${version.id}`, version]));
@@ -64,9 +64,15 @@ export function promptVersions(run: string, used: ReadonlySet<string>, snapshots
   return inTreeOrder(found);
 }
 
-/** The run of a snapshot that a named run made; empty for others. */
+/** The run of a snapshot that a run made; empty for others. */
 function seriesOf(id: string): string {
   return id.includes("/") ? id.slice(0, id.indexOf("/")) : "";
+}
+
+/** Whether a search made a snapshot; an evaluation names what it publishes "eval-…" in its run. */
+function isOfSearch(id: string): boolean {
+  const series = seriesOf(id);
+  return series !== "" && !id.startsWith(`${series}/eval-`);
 }
 
 function inTreeOrder(found: PromptVersion[]): PromptVersion[] {

@@ -39,12 +39,13 @@ def begins_with_event(body: bytes) -> bool:
 async def peek(response: UpstreamResponse) -> UpstreamResponse:
     """Return a response that says whether its body, not its content type, is a stream of events."""
     rest = response.chunks()
-    first = b""
+    blank: list[bytes] = []
     async for chunk in rest:
-        first += chunk
-        if first.removeprefix(_BYTE_ORDER_MARK).strip():
+        text = chunk if blank else chunk.removeprefix(_BYTE_ORDER_MARK)
+        blank.append(chunk)
+        if text.strip():  # each byte is looked at once: a server may send blanks without end
             break
-    return _Peeked(response, first, rest)
+    return _Peeked(response, b"".join(blank), rest)
 
 
 class _Peeked(UpstreamResponse):

@@ -58,7 +58,8 @@ async def test_ids_are_looked_up_also_if_all_rollouts_have_the_status(tmp_path):
     for batches in (4, 60):
         path = await file_of(tmp_path / f"{batches}.db", batches)
         with closing(sqlite3.connect(path)) as connection:
-            found = connection.execute("SELECT rollout_id FROM rollouts LIMIT 30").fetchall()
+            claimed = "SELECT rollout_id FROM rollouts WHERE status = 'preparing' LIMIT 30"
+            found = connection.execute(claimed).fetchall()
         ids = [rollout_id for (rollout_id,) in found]
         steps.append(steps_of(path, status_in=["preparing"], rollout_id_in=ids))
     assert steps[1] < 1.5 * steps[0]

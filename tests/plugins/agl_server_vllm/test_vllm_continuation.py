@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from openai.lib.streaming.chat import ChatCompletionStreamState
 from vllm_parts.transformers_process import Transformers
 
 from agl_adapter_trajectory import TraceToTrajectory
@@ -50,8 +51,11 @@ async def converse(url: str, model: str) -> list[str | None]:
     request: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": 64}
     request["tools"] = [WEATHER_TOOL]
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        async with client.chat.completions.stream(**request, messages=history) as stream:
-            message = (await stream.get_final_completion()).choices[0].message
+        stream = ChatCompletionStreamState()  # `stream()` takes strict tools alone
+        create = client.chat.completions.create
+        async for chunk in await create(**request, messages=history, stream=True):
+            stream.handle_chunk(chunk)
+        message = stream.get_final_completion().choices[0].message
         (asked,) = message.tool_calls or []
         texts = [message.content]
         arguments = json.dumps(json.loads(asked.function.arguments), indent=2)
@@ -62,7 +66,7 @@ async def converse(url: str, model: str) -> list[str | None]:
             {"role": "tool", "tool_call_id": asked.id, "content": "sunny"},
         ]
         for _ in range(2):
-            done = await client.chat.completions.create(**request, messages=history)
+            done = await create(**request, messages=history)
             texts.append(done.choices[0].message.content)
             history.append({"role": "assistant", "content": texts[-1]})
             history.append({"role": "user", "content": "How is the weather in Paris?"})

@@ -26,6 +26,9 @@ PATHS = ("/chat/completions", "/messages", "/responses", "/completions", "/embed
 GOOD = http_response(b'{"id":"a","choices":[{"message":{"content":"x"},"text":"x"}]}')
 MB = 2**20
 SPAN_SECONDS = 20.0
+MOST_MB = 64
+"""Of memory more after a call: four times the largest event, of which pieces, whole and text are
+held at once."""
 
 Send = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 
@@ -65,7 +68,7 @@ class Table:
             or status == 503
             or spans != (status != 413)  # a body that is refused unread is not a call
             or cpu > 2
-            or memory > 50
+            or memory > MOST_MB
             or KEY.encode() in body
         ):
             self.wrong.append(line + f" {body[:200]!r}")

@@ -27,8 +27,7 @@ GOOD = http_response(b'{"id":"a","choices":[{"message":{"content":"x"},"text":"x
 MB = 2**20
 SPAN_SECONDS = 20.0
 MOST_MB = 64
-"""Of memory more after a call: four times the largest event, of which pieces, whole and text are
-held at once."""
+"""Of memory more after a call. An event that is refused at 16 MB leaves 24 to 50 until the next."""
 
 Send = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 

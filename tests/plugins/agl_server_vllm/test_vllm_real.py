@@ -310,7 +310,7 @@ async def test_the_installed_parser_takes_every_option_that_is_set(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({"generation-cnfig": "vllm"}, "unrecognized arguments: --generation-cnfig"),
+        ({"generation-cnfig": "vllm"}, "unrecognized arguments: --generation-cnfig$"),
         ({"max-model-len": "long"}, "argument --max-model-len: invalid .* value: 'long'"),
         ({"enable_auto_tool_choice": True}, "--enable-auto-tool-choice requires --tool-call-par"),
     ],

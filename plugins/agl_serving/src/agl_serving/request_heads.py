@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from agl_serving.joined_writes import JoinedWrites
+
 __all__ = ["TimedHeads"]
 
 READ_SECONDS: Final = 30.0
@@ -29,7 +31,8 @@ class TimedHeads(HttpToolsProtocol):
     also cuts off a client that does not read: what is buffered for it must drain in time. Trailers
     are dropped.
 
-    It also passes the parts of a body on without copying each of them twice.
+    It also passes the parts of a body on without copying each of them twice, and sends the head of
+    a response together with its first part.
 
     Args:
         head_seconds: Longest time until a request's head is complete, in seconds.
@@ -46,7 +49,7 @@ class TimedHeads(HttpToolsProtocol):
         self._drain_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", JoinedWrites(transport)))
         if self._stopping.is_set():
             transport.close()
             return

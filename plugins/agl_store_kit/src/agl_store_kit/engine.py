@@ -217,16 +217,18 @@ class EngineStore(BatchingStore):
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord]:
         while True:
-            ids = [
-                new_rollout_id() if key is None else id_from_key("ro-", key, place)
-                for place in range(len(batch))
-            ]
             rollouts = await in_slices(
                 lambda part: [
-                    lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
-                    for rollout_id, fields in part
+                    lifecycle.new_rollout(
+                        rollout_id=new_rollout_id()
+                        if key is None
+                        else id_from_key("ro-", key, place),
+                        now=now,
+                        **fields,
+                    )
+                    for place, fields in part
                 ],
-                list(zip(ids, batch, strict=True)),
+                list(enumerate(batch)),
             )
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
@@ -234,6 +236,7 @@ class EngineStore(BatchingStore):
             # An id exists already. A random one has collided: the loop draws new ids.
             if key is not None:
                 # An earlier call with the same key has inserted them.
+                ids = [rollout.rollout_id for rollout in rollouts]
                 known, _ = await self._backend.find_rollouts(RolloutQuery(rollout_id_in=ids))
                 by_id = {record[0].rollout_id: record for record in known}
                 if len(by_id) < len(ids):

@@ -30,7 +30,8 @@ class HotRoutes:
 
     def __init__(self, routes: Iterable[APIRoute], endpoints: frozenset[Any]) -> None:
         self._fixed: dict[str, Any] = {}
-        self._patterns: dict[str, list[Any]] = {}
+        self._patterns: dict[tuple[str, int], list[Any]] = {}
+        """By method and slashes of the path: a parameter holds none."""
         for route in routes:
             method = method_of(route)
             if route.endpoint in endpoints:
@@ -43,13 +44,14 @@ class HotRoutes:
             if hot is not None and "{" not in route.path:
                 self._fixed[method + route.path] = hot
             else:
-                self._patterns.setdefault(method, []).append((route.path_regex, hot))
+                shape = (method, route.path.count("/"))
+                self._patterns.setdefault(shape, []).append((route.path_regex, hot))
 
     def find(self, method: str, path: str) -> tuple[Any, dict[str, str]]:
         """Return the hot route, or None, and the values of its path's parameters."""
         hot = self._fixed.get(method + path)
         if hot is None:
-            for pattern, of_pattern in self._patterns.get(method, ()):
+            for pattern, of_pattern in self._patterns.get((method, path.count("/")), ()):
                 if (found := pattern.match(path)) is not None:
                     return of_pattern, found.groupdict()
         return hot, {}

@@ -54,13 +54,13 @@ class Reply(Response):
             "headers": list(self.raw_headers),
         }
         await send(start)
-        rest = memoryview(self.body)
+        body, at = self.body, 0
         # The server waits after each part until the client has read most of it.
-        while len(rest) > _PART_BYTES:
-            part = bytes(rest[:_PART_BYTES])
+        while len(body) - at > _PART_BYTES:
+            part = body[at : at + _PART_BYTES]
             await send({"type": "http.response.body", "body": part, "more_body": True})
-            rest = rest[_PART_BYTES:]
-        await send({"type": "http.response.body", "body": self.body[len(self.body) - len(rest) :]})
+            at += _PART_BYTES
+        await send({"type": "http.response.body", "body": body[at:]})
 
 
 class NoReply(Response):

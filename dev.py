@@ -235,8 +235,11 @@ def heavy(arguments: Sequence[str]) -> None:
     """Run what needs vLLM, torch, agent frameworks or a browser, each in its own environment."""
     examples = suites.examples_with_environments()
     names = [name for name in arguments if name not in examples]
-    chosen = manifests.named(names) if names or not arguments else []
-    chosen = [package for package in chosen if suites.has_heavy_tests(package)]
+    named = manifests.named(names) if names or not arguments else []
+    chosen = [package for package in named if suites.has_heavy_tests(package)]
+    if names and len(chosen) < len(named):
+        without = next(package.label for package in named if package not in chosen)
+        raise SystemExit(f"{without} has no heavy tests; all its own: dev.py plugins {without}")
     jobs = {
         name: partial(suites.run_example, name)
         for name in examples

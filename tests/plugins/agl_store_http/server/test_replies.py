@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agl_store_http.server.replies.replies import Reply, ReplyMemory
+from agl_store_http.server.replies.memory import ReplyMemory
+from agl_store_http.server.replies.reply import Reply
 
 DEQUEUE = "/queues/rollouts/dequeue"
 

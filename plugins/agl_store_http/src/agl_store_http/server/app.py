@@ -42,7 +42,8 @@ from agl_store_http.server.doors.mounts import Mounts, refuse_websocket
 from agl_store_http.server.doors.openapi import describe_requests
 from agl_store_http.server.doors.routing import QUOTED_PATH, method_of
 from agl_store_http.server.replies.failures import failure
-from agl_store_http.server.replies.replies import Reply, ReplyMemory
+from agl_store_http.server.replies.memory import ReplyMemory
+from agl_store_http.server.replies.reply import Reply
 from agl_store_http.server.views.summaries import Summaries
 from agl_store_http.server.views.training import Training
 from agl_store_http.server.writers import IssuedIds

@@ -33,7 +33,7 @@ from agl_serving import (
     reject_non_finite,
 )
 from agl_store_http.server.bodies.weighing import MAX_WEIGHT, check_weight, is_small
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 from agl_store_kit import Pauses
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from agl_store_http.server.otlp.decoding import (
     decompress,
 )
 from agl_store_http.server.otlp.spans import encode_spans, pending_spans
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 from agl_store_http.server.writers import Writer
 
 __all__ = ["router"]

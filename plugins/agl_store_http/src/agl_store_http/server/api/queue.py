@@ -15,7 +15,7 @@ from agl_store_http.server.api.common import AlgorithmCall, RunnerCall, attempte
 from agl_store_http.server.bodies.schemas import DequeueRequest, EnqueueRequest
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.doors.routing import PREFIX, answers, new_router
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 
 __all__ = ["router"]
 

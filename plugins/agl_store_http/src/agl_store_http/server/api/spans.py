@@ -23,7 +23,7 @@ from agl_store_http.server.bodies.span_bodies import BatchBody, SpanBody
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.doors.routing import PREFIX, answers, new_router
 from agl_store_http.server.replies.pages import Listing, page_reply
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 
 __all__ = ["router"]
 

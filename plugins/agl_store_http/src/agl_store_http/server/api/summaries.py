@@ -21,7 +21,7 @@ from agl_store_http.server.bodies.schemas import (
 from agl_store_http.server.dependencies import json_body
 from agl_store_http.server.doors.routing import answers, new_router
 from agl_store_http.server.replies.pages import Listing, page_reply, read_already
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 from agl_store_http.server.views.costs import RunCost, add_up
 from agl_store_http.server.views.summaries import RolloutSummary, model_calls
 from agl_store_http.server.views.text_search import TextMatches, search_text

@@ -27,7 +27,7 @@ from agl_store_http.server.bodies.schemas import (
 from agl_store_http.server.dependencies import Call, json_body
 from agl_store_http.server.doors.routing import answers, new_router
 from agl_store_http.server.replies.pages import Listing, page_reply, read_already
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 
 __all__ = ["router"]
 

@@ -14,7 +14,7 @@ from starlette.routing import Match
 from agl_serving import ClientGone, Message
 from agl_store_http.server.bodies.schemas import Problem
 from agl_store_http.server.replies.failures import failure
-from agl_store_http.server.replies.replies import NoReply
+from agl_store_http.server.replies.reply import NoReply
 
 __all__ = ["PREFIX", "QUOTED_PATH", "StoreRoute", "answers", "method_of", "new_router"]
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from agl_core import errors
 from agl_core.ids import generate_id
 from agl_serving import HTTPError, error_details
-from agl_store_http.server.replies.replies import Reply, problem
+from agl_store_http.server.replies.reply import Reply, problem
 
 __all__ = ["failure"]
 

@@ -14,7 +14,7 @@ from fastapi import Response
 from agl_core.types import PaginatedResult
 from agl_serving import JSON, HTTPError, Receive, Send, Stream, send_stream
 from agl_store_http.server.dependencies import Call
-from agl_store_http.server.replies.replies import Reply
+from agl_store_http.server.replies.reply import Reply
 from agl_store_kit import Pauses
 
 __all__ = ["MAX_READ_ITEMS", "Listing", "is_long", "page_reply", "read_already"]

@@ -1,4 +1,4 @@
-"""Replies of the store server, and the memory of them that makes retries safe.
+"""The memory of replies that makes retries safe.
 
 A client sends each creating call with a key of its own and repeats the key when it retries. The
 first call with a key runs; a second one waits for it, or gets its remembered reply.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
-from pydantic_core import to_json
-from starlette.responses import Response
+from agl_serving import HTTPError
+from agl_store_http.server.replies.reply import Reply
 
-from agl_serving import JSON, HTTPError, Message, Receive, Send
-
-__all__ = ["NoReply", "Reply", "ReplyMemory", "problem"]
+__all__ = ["ReplyMemory"]
 
 RETENTION_SECONDS: Final = 600.0
 """Longer than a client with the default options goes on retrying: it waits 300 s for a lost server,
@@ -25,56 +23,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Replies that are remembered; the oldest go first."""
 _ENTRY_BYTES: Final = 400
 """What a reply takes beside its body: about three objects of Python."""
-_PART_BYTES: Final = 256 * 1024
-"""About what a socket's buffers hold."""
-
-
-class Reply(Response):
-    """A response whose body is bytes already: nothing is serialised or rendered again.
-
-    Args:
-        body: The body, JSON unless the headers say otherwise.
-        status: HTTP status.
-        headers: Headers besides Content-Length.
-    """
-
-    def __init__(
-        self, body: bytes, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = (JSON,)
-    ) -> None:
-        self.body = body
-        self.status_code = status
-        self.background = None
-        self.raw_headers = [*headers, (b"content-length", b"%d" % len(body))]
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        start: Message = {
-            "type": "http.response.start",
-            "status": self.status_code,
-            # Middleware adds to the list; this object may be sent again to a retry.
-            "headers": list(self.raw_headers),
-        }
-        await send(start)
-        body, at = self.body, 0
-        # The server waits after each part until the client has read most of it.
-        while len(body) - at > _PART_BYTES:
-            part = body[at : at + _PART_BYTES]
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-            at += _PART_BYTES
-        await send({"type": "http.response.body", "body": body[at:]})
-
-
-class NoReply(Response):
-    """Sends nothing, because the client closed the connection."""
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        return None
-
-
-def problem(
-    status: int, detail: Any, headers: Sequence[tuple[bytes, bytes]] = (), **more: Any
-) -> Reply:
-    """Return an error reply: JSON with ``detail`` and ``more``."""
-    return Reply(to_json({"detail": detail, **more}), status, (JSON, *headers))
 
 
 class ReplyMemory:

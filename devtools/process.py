@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,9 @@ _interrupted = Event()
 """Set from Ctrl+C until the jobs that ran side by side have ended: they start nothing more."""
 _ends: set[Callable[[], None]] = set()
 """What ends the commands that Ctrl+C does not reach."""
+_MISSED_SECONDS = 1
+"""Most between Ctrl+C and the main thread's turn. A command that began meanwhile may have missed
+it. One that did not is still starting: two signals end it as one does."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -61,6 +65,7 @@ def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int
     if _interrupted.is_set():
         sys.exit("interrupted")
     output = _output.get()
+    started = time.monotonic()
     with subprocess.Popen(
         [str(part) for part in command],
         cwd=ROOT,
@@ -68,8 +73,14 @@ def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int
         stdout=output,
         stderr=output and subprocess.STDOUT,
     ) as process:
+
+        def pass_on() -> None:
+            if time.monotonic() - started < _MISSED_SECONDS:
+                process.send_signal(signal.SIGINT)
+
         try:
-            return process.wait()
+            with ended_by(pass_on):
+                return process.wait()
         except KeyboardInterrupt:
             try:
                 process.wait(END_SECONDS)

@@ -144,3 +144,31 @@ def test_ctrl_c_ends_what_runs_and_starts_nothing_more(program: str, ended: list
         lines = process.communicate(timeout=60)[0].splitlines()
     said = [line for line in lines if not line.startswith("--") and line != "started"]
     assert said == [*ended, "left a b"]
+
+
+BEGINS_WITH_CTRL_C = """
+import os, signal, subprocess, sys, time
+from devtools import process
+begin = subprocess.Popen
+def begin_after_ctrl_c(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGINT)  # the command is not there yet to get it
+    if WAITS:
+        process._interrupted.wait()
+    return begin(*arguments, **options)
+process.subprocess.Popen = begin_after_ctrl_c
+endless = "import signal; signal.pause()"
+try:
+    process.attempt({"a": lambda: process.run(sys.executable, "-c", endless)}, side_by_side="a")
+except process.Interrupted as error:
+    print("left", *error.failed)
+"""
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_ctrl_c_ends_a_command_that_begins_at_the_same_time(waits: bool):
+    program = f"WAITS = {waits}\n{BEGINS_WITH_CTRL_C}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "left a"

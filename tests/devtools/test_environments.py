@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -75,3 +76,52 @@ def test_the_wheels_of_this_tree_are_taken_for_every_name_of_ours(
     assert len(lines) == len(packages.everything())
     wheel = (tmp_path / "dist/agl_store_memory-0.1.0-py3-none-any.whl").as_uri()
     assert f"agl-store-memory @ {wheel}" in lines
+
+
+def package(name: str, *, heavy: bool, plugin: str | None = None) -> packages.Package:
+    entry_points = {"agl": {plugin: "module:name"}} if plugin else {}
+    project = {"name": name, "entry-points": entry_points}
+    return packages.Package(Path(name), {"project": project, "tool": {"agl-dev": {"heavy": heavy}}})
+
+
+PROGRAM = """#!/bin/sh
+# An environment where agl-torch's configuration needs torch, agl-typo's imports what is nowhere,
+# and agl-lost's needs a package of ours that is not installed.
+case "$*" in
+    *torch*) echo "No module named 'torch'"; exit 1;;
+    *typo*) echo "name 'x' is not defined"; exit 1;;
+    *lost*) echo "No module named 'agl_gone'"; exit 1;;
+    *doctor*broken*) echo "it does not build"; exit 1;;
+esac
+echo "$*" >> ran
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the programs are shell scripts")
+def test_every_plugin_is_tried_where_all_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for program in (environments.python_of(tmp_path), environments.program_of(tmp_path, "agl")):
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
+    some = [
+        package("agl-kit", heavy=False),
+        package("agl-light", heavy=False, plugin="store.light"),
+        package("agl-torch", heavy=True, plugin="algorithm.torch"),
+        package("agl-typo", heavy=True, plugin="algorithm.typo"),
+        package("agl-lost", heavy=True, plugin="algorithm.lost"),
+        package("agl-broken", heavy=False, plugin="store.broken"),
+    ]
+    monkeypatch.setattr(distributions, "TOGETHER", tmp_path)
+    monkeypatch.setattr(distributions, "all_plugins", lambda: some)
+    monkeypatch.setattr(distributions, "install_together", lambda: pytest.fail("it is there"))
+    with pytest.raises(SystemExit) as end:
+        distributions.try_all()
+    assert str(end.value) == "together, these do not work: agl_typo, agl_lost, agl_broken"
+    said = [line for line in capsys.readouterr().out.splitlines() if line.endswith(": ok")]
+    assert said == ["agl_kit together: ok", "agl_light together: ok", "agl_torch together: ok"]
+    ran = (tmp_path / "ran").read_text()
+    assert "import agl_kit" in ran
+    assert "plugins doctor --strict --dist agl-light" in ran
+    assert "plugins show store.light" in ran

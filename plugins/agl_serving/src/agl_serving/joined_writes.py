@@ -13,6 +13,7 @@ from typing import Any, Final
 __all__ = ["JoinedWrites"]
 
 _HEAD_START: Final = b"HTTP/1.1 "
+"""A part of a body that begins so waits for a turn, too; nothing else happens to it."""
 
 
 class JoinedWrites:

@@ -65,7 +65,6 @@ def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int
     if _interrupted.is_set():
         sys.exit("interrupted")
     output = _output.get()
-    started = time.monotonic()
     with subprocess.Popen(
         [str(part) for part in command],
         cwd=ROOT,
@@ -73,6 +72,7 @@ def exit_code(*command: str | Path, env: Mapping[str, str] | None = None) -> int
         stdout=output,
         stderr=output and subprocess.STDOUT,
     ) as process:
+        started = time.monotonic()
 
         def pass_on() -> None:
             if time.monotonic() - started < _MISSED_SECONDS:
@@ -206,10 +206,22 @@ def attempt(
             say(f"-- {name}")
             say(timed(name))
         with ThreadPoolExecutor(CORES) as pool:
+            submitted, given_up = Event(), Event()
+
+            def in_turn(name: str) -> str:
+                # Ctrl+C while the pool starts a thread makes the pool forget that thread.
+                submitted.wait()
+                return "" if given_up.is_set() else captured(name)
+
             try:
-                for text in pool.map(captured, [name for name in jobs if name in side_by_side]):
+                texts = pool.map(in_turn, [name for name in jobs if name in side_by_side])
+                submitted.set()
+                for text in texts:
                     say(text)
             except KeyboardInterrupt:
+                if not submitted.is_set():
+                    given_up.set()
+                    submitted.set()
                 _interrupted.set()
                 for end in tuple(_ends):
                     end()

@@ -27,8 +27,8 @@ GOOD = http_response(b'{"id":"a","choices":[{"message":{"content":"x"},"text":"x
 MB = 2**20
 SPAN_SECONDS = 20.0
 MOST_MB = 64
-"""Of memory more after a call. Of an event that is refused at 16 MB, no object is left, but the C
-library keeps 24 to 50 MB for the next call: its limit for memory of its own grows with each free."""
+"""Of memory more after a call. Of an event that is refused at 16 MB, no object is left; but the C
+library keeps 24 to 50 MB for the next call, as its limit for what it keeps grows with each free."""
 
 Send = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 

@@ -37,16 +37,16 @@ class Connection:
 
 
 @pytest.fixture
-async def connection() -> Connection:
+def connection() -> Connection:
     return Connection()
 
 
-async def joined(connection: Any) -> JoinedWrites:
+def joined(connection: Any) -> JoinedWrites:
     return JoinedWrites(connection)
 
 
 async def test_a_head_and_a_body_are_one_write(connection: Connection):
-    transport = await joined(connection)
+    transport = joined(connection)
     transport.write(HEAD)
     assert connection.sent == []
     transport.write(b"body")
@@ -59,7 +59,7 @@ async def test_a_head_and_a_body_are_one_write(connection: Connection):
 
 
 async def test_a_head_alone_leaves_in_the_next_turn(connection: Connection):
-    transport = await joined(connection)
+    transport = joined(connection)
     transport.write(HEAD)
     await asyncio.sleep(0)
     assert connection.sent == [HEAD]
@@ -69,7 +69,7 @@ async def test_a_head_alone_leaves_in_the_next_turn(connection: Connection):
 
 @pytest.mark.parametrize(("end", "mark"), [("close", b"CLOSED"), ("write_eof", b"EOF")])
 async def test_a_head_leaves_before_the_end(connection: Connection, end: str, mark: bytes):
-    transport = await joined(connection)
+    transport = joined(connection)
     transport.write(HEAD)
     getattr(transport, end)()
     assert connection.sent == [HEAD, mark]
@@ -77,15 +77,24 @@ async def test_a_head_leaves_before_the_end(connection: Connection, end: str, ma
     assert len(connection.sent) == 2
 
 
+async def test_a_large_body_is_not_copied(connection: Connection):
+    transport = joined(connection)
+    body = b"x" * 70_000
+    transport.write(HEAD)
+    transport.write(body)
+    assert connection.sent == [HEAD, body]
+    assert connection.sent[1] is body
+
+
 async def test_two_heads_in_one_turn_keep_their_order(connection: Connection):
-    transport = await joined(connection)
+    transport = joined(connection)
     transport.write(HEAD)
     transport.write(HEAD)
     assert connection.sent == [HEAD + HEAD]
 
 
 async def test_the_rest_is_the_transports(connection: Connection):
-    transport = await joined(connection)
+    transport = joined(connection)
     assert transport.get_write_buffer_size() == 7
     assert not transport.is_closing()
     transport.close()

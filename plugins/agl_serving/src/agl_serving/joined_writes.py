@@ -12,6 +12,8 @@ from typing import Any, Final
 
 __all__ = ["JoinedWrites"]
 
+_MOST_COPIED: Final = 64 * 1024
+"""Bytes of a first part: copying more of it, to join it, takes longer than a system call."""
 _HEAD_START: Final = b"HTTP/1.1 "
 """A part of a body that begins so waits for a turn, too; nothing else happens to it."""
 
@@ -35,14 +37,15 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(b"%b%b" % (head, data))
+        if self._head and len(data) <= _MOST_COPIED:
+            data, self._head = self._head + data, b""
+        elif self._head:
+            self._send_head()
         elif data.startswith(_HEAD_START):
             self._head = data
             self._loop.call_soon(self._send_head)
-        else:
-            self._transport.write(data)
+            return
+        self._transport.write(data)
 
     def writelines(self, parts: Iterable[bytes]) -> None:
         self.write(b"".join(parts))

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from agl_core.errors import AglError, AttemptEndedError, InvalidArgumentError
@@ -216,20 +217,12 @@ class EngineStore(BatchingStore):
         begin: Callable[[RolloutState], Change] | None = None,
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord]:
+        def new(place: int, fields: dict[str, Any]) -> Rollout:
+            rollout_id = new_rollout_id() if key is None else id_from_key("ro-", key, place)
+            return lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
+
         while True:
-            rollouts = await in_slices(
-                lambda part: [
-                    lifecycle.new_rollout(
-                        rollout_id=new_rollout_id()
-                        if key is None
-                        else id_from_key("ro-", key, place),
-                        now=now,
-                        **fields,
-                    )
-                    for place, fields in part
-                ],
-                list(enumerate(batch)),
-            )
+            rollouts = await in_slices(lambda part: starmap(new, part), list(enumerate(batch)))
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored

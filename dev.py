@@ -235,11 +235,13 @@ def heavy(arguments: Sequence[str]) -> None:
     """Run what needs vLLM, torch, agent frameworks or a browser, each in its own environment."""
     examples = suites.examples_with_environments()
     names = [name for name in arguments if name not in examples]
-    named = manifests.named(names) if names or not arguments else []
-    chosen = [package for package in named if suites.has_heavy_tests(package)]
-    if names and len(chosen) < len(named):
-        without = next(package.label for package in named if package not in chosen)
-        raise SystemExit(f"{without} has no heavy tests; all its own: dev.py plugins {without}")
+    chosen = manifests.named(names) if names or not arguments else []
+    without = [package.label for package in chosen if not suites.has_heavy_tests(package)]
+    if names and without:
+        raise SystemExit(
+            f"{without[0]} has no heavy tests; all its own: dev.py plugins {without[0]}"
+        )
+    chosen = [package for package in chosen if package.label not in without]
     jobs = {
         name: partial(suites.run_example, name)
         for name in examples

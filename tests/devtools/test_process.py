@@ -147,7 +147,7 @@ def test_ctrl_c_ends_what_runs_and_starts_nothing_more(program: str, ended: list
 
 
 BEGINS_WITH_CTRL_C = """
-import os, signal, subprocess, sys, time
+import os, signal, subprocess, sys
 from devtools import process
 begin = subprocess.Popen
 def begin_after_ctrl_c(*arguments, **options):

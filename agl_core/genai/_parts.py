@@ -84,7 +84,7 @@ def finish_reason_in(choice: Json) -> str | None:
     Some gateways send ``""`` or ``"null"`` with each chunk before the last.
     """
     reason = choice.get("finish_reason")
-    return None if not reason or reason == "null" else reason
+    return reason if reason and reason != "null" else None
 
 
 def calls_in(message: Json) -> list[Json]:

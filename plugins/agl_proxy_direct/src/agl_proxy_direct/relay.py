@@ -147,7 +147,11 @@ class StreamRelay:
             except MALFORMED as error:
                 self._drop(error, content=not cut)
             else:
-                self._record(parsed)
+                self.events += type(parsed) is dict
+                try:
+                    self.assembler.feed(parsed)
+                except MALFORMED as error:
+                    self._note(error)
         if type(parsed) is dict:
             made = self._outgoing(cast("Json", parsed), event.raw)
             if cut and self._translator is None:
@@ -170,14 +174,6 @@ class StreamRelay:
         held, self._held = self._held, []
         return b"".join(held)
 
-    def _record(self, parsed: Any) -> None:
-        """Add an event to the response so far."""
-        self.events += type(parsed) is dict
-        try:
-            self.assembler.feed(parsed)
-        except MALFORMED as error:
-            self._note(error)
-
     def _drop(self, error: Exception, *, content: bool) -> None:
         """Note an event that is not understood; a translated stream fails if it lacks content."""
         self._note(error)
@@ -189,20 +185,22 @@ class StreamRelay:
         if note not in self.not_understood and len(self.not_understood) < _MAX_NOTES:
             self.not_understood.append(note)
 
-    def _count(self, *events: Json) -> None:
-        """Note the numbers of events that the agent gets now."""
-        for event in events:
-            number = event.get("sequence_number")
-            if type(number) is int and not self.assembler.finished:
-                self._numbered = number + 1
+    def _count(self, event: Json) -> None:
+        """Note the number of an event that the agent gets now."""
+        number = event["sequence_number"]
+        if type(number) is int and not self.assembler.finished:
+            self._numbered = number + 1
 
     def _outgoing(self, event: Json, raw: bytes) -> list[bytes]:
         try:
             if self._translator is not None:
                 events = self._translator.feed(event)
-                self._count(*events)
+                for made in events:
+                    if "sequence_number" in made:
+                        self._count(made)
                 return [self._target.event(made) for made in events]
-            self._count(event)
+            if "sequence_number" in event:
+                self._count(event)
             if not self._extra:
                 return [raw]
             if self._extra.strip(event):

@@ -114,7 +114,7 @@ def run_beside_main_thread(work: Callable[[], None], stop: ExecutionEvent) -> No
 
     MainThread.current = main
     try:
-        thread = threading.Thread(target=run, name="agl-runner-loop")
+        thread = threading.Thread(target=run, name="agl-main-thread-loop")
         thread.start()
         main.serve()
         thread.join()

@@ -59,12 +59,12 @@ class PluginRecord:
 
     @property
     def pin(self) -> str:
-        """The unambiguous name, with the distribution: ``agl-store-foo:sqlite``."""
+        """The unambiguous name, with the distribution: ``acme-store:sqlite``."""
         return f"{self.dist}:{self.name}"
 
     @property
     def origin(self) -> str:
-        """Distribution and version, for messages: ``agl-store-foo 1.2``."""
+        """Distribution and version, for messages: ``acme-store 1.2``."""
         return f"{self.dist} {self.version}"
 
     def as_json(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 * :class:`EngineStore` and :class:`StorageBackend` - the engine implements the store's contract
   once, a backend keeps the data. Most other names are for backends.
 * :mod:`agl_store_kit.lifecycle` - the rules of rollouts, attempts and workers, as pure functions.
+* :mod:`agl_store_kit.rows` - records as rows of a table, for backends of databases.
 * :class:`OwnLoop`, :class:`NoticeFeed`, :class:`SharedClock` - for backends of databases: their
   client's event loop, notices between processes, and the database's clock.
 * :class:`BatchingStore` - base of stores whose batches are the primitive.

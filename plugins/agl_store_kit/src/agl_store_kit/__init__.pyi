@@ -1,4 +1,4 @@
-from . import lifecycle as lifecycle
+from . import lifecycle as lifecycle, rows as rows
 from .arguments import (
     attempt_changes as attempt_changes,
     rollout_changes as rollout_changes,

@@ -19,22 +19,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bson import Binary
-from pydantic import TypeAdapter
-from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agl_core.errors import InvalidArgumentError
 from agl_core.store import EncodedSpan, StoredSpan
 from agl_core.types import (
     Attempt,
     NamedResources,
     ResourcesUpdate,
     Rollout,
-    RolloutConfig,
     Worker,
-    construct,
     evolve,
 )
-from agl_store_kit import RolloutState, lifecycle
+from agl_store_kit import RolloutState, lifecycle, rows
 
 __all__ = [
     "WITHOUT_INPUT",
@@ -64,18 +59,7 @@ _JSON_FIELDS: Final = ("input", "config", "metadata")
 _ATTEMPT_FIELDS: Final = tuple(
     name for name in Attempt.model_fields if name not in ("rollout_id", "sequence_id")
 )
-_SPAN_FIELDS: Final = (
-    "rollout_id",
-    "attempt_id",
-    "sequence_id",
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "name",
-    "start_time",
-    "end_time",
-)
-_resources: Final = TypeAdapter(NamedResources)
+_SPAN_FIELDS: Final = ("rollout_id", *rows.SPAN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +92,8 @@ class Record:
 
 
 def encode(name: str, value: Any) -> str:
-    """Return a payload's JSON.
-
-    Raises:
-        InvalidArgumentError: It has no JSON form; the message names the field.
-    """
-    try:
-        return to_json(value, inf_nan_mode="constants").decode()
-    except (PydanticSerializationError, UnicodeEncodeError) as error:
-        raise InvalidArgumentError(f"{name} cannot be stored as JSON: {error}") from error
+    """Return a payload's JSON; raises as :func:`agl_store_kit.rows.encode`."""
+    return rows.encode(name, value).decode()
 
 
 # -- rollouts and attempts -------------------------------------------------------------------------
@@ -173,21 +150,8 @@ def attempt_fields(attempt: Attempt) -> dict[str, Any]:
 def record_from(document: Document) -> Record:
     """Build a record; a document that was read without its input has None there."""
     rollout_id = document["rollout_id"]
-    payload = document.get("input")
-    rollout = construct(
-        Rollout,
-        {
-            "rollout_id": rollout_id,
-            "input": None if payload is None else from_json(payload),
-            "start_time": document["start_time"],
-            "end_time": document["end_time"],
-            "mode": document["mode"],
-            "resources_id": document["resources_id"],
-            "status": document["status"],
-            "config": RolloutConfig.model_validate(from_json(document["config"])),
-            "metadata": from_json(document["metadata"]),
-        },
-    )
+    values = {"input": None, **document}
+    rollout = rows.rollout_from([values[name] for name in rows.ROLLOUT_FIELDS])
     attempts = [
         _attempt_from(rollout_id, sequence_id, fields)
         for sequence_id, fields in enumerate(document["attempts"].values(), start=1)
@@ -203,20 +167,8 @@ def record_from(document: Document) -> Record:
 
 
 def _attempt_from(rollout_id: str, sequence_id: int, fields: Document) -> Attempt:
-    return construct(
-        Attempt,
-        {
-            "rollout_id": rollout_id,
-            "attempt_id": fields["attempt_id"],
-            "sequence_id": sequence_id,
-            "start_time": fields["start_time"],
-            "end_time": fields["end_time"],
-            "status": fields["status"],
-            "worker_id": fields["worker_id"],
-            "last_heartbeat_time": fields["last_heartbeat_time"],
-            "metadata": from_json(fields["metadata"]),
-        },
-    )
+    values = {**fields, "rollout_id": rollout_id, "sequence_id": sequence_id}
+    return rows.attempt_from([values[name] for name in rows.ATTEMPT_FIELDS])
 
 
 # -- workers, resources, spans ---------------------------------------------------------------------
@@ -232,21 +184,17 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
 
 def worker_from(document: Document) -> Worker:
     """Build a worker."""
-    values = {name: document[name] for name in Worker.model_fields}
-    values["heartbeat_stats"] = from_json(values["heartbeat_stats"])
-    return construct(Worker, values)
+    return rows.worker_from([document[name] for name in rows.WORKER_FIELDS])
 
 
 def encode_resources(resources: NamedResources) -> str:
     """Return resources as JSON."""
-    return _resources.dump_json(resources).decode()
+    return rows.encode_resources(resources).decode()
 
 
 def resources_from(document: Document) -> ResourcesUpdate:
     """Build a snapshot."""
-    values = {name: document[name] for name in ResourcesUpdate.model_fields}
-    values["resources"] = _resources.validate_json(values["resources"])
-    return construct(ResourcesUpdate, values)
+    return rows.resources_from([document[name] for name in rows.RESOURCES_FIELDS])
 
 
 def span_document(span: EncodedSpan, ordinal: int) -> dict[str, Any]:

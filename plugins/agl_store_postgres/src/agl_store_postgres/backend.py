@@ -32,13 +32,13 @@ from agl_store_kit import (
     WorkerQuery,
 )
 from agl_store_kit.lifecycle import Change
+from agl_store_kit.rows import RESOURCES_FIELDS, columns, resources_from, worker_from
 from agl_store_postgres import maintenance
 from agl_store_postgres.claims import claim_heads, give_back
 from agl_store_postgres.config import PostgresConfig
 from agl_store_postgres.inserts import insert_queued, insert_started
 from agl_store_postgres.pool import address_of
 from agl_store_postgres.queries import Queries
-from agl_store_postgres.records import RESOURCES_FIELDS, columns, resources_from, worker_from
 from agl_store_postgres.session import Session, Work
 from agl_store_postgres.spans import append_spans, draw_sequence_ids
 from agl_store_postgres.transaction import Transaction, find_worker, lock

@@ -9,7 +9,7 @@ from typing import Final
 from agl_core.errors import StoreDataError
 from agl_core.types import Attempt, Rollout, Worker, evolve
 from agl_store_kit import ClaimRequest, Notice, RolloutState, lifecycle, standing_claims
-from agl_store_postgres.records import ROLLOUT_FIELDS, columns, rollout_from, worker_from
+from agl_store_kit.rows import ROLLOUT_FIELDS, columns, rollout_from, worker_from
 from agl_store_postgres.transaction import (
     StoredState,
     Transaction,

@@ -8,7 +8,8 @@ from typing import Final
 from agl_core.types import Rollout, evolve
 from agl_store_kit import Decide, RolloutRecord, RolloutState, rollout_notice
 from agl_store_kit.lifecycle import Change
-from agl_store_postgres.records import LATEST_RESOURCES, ROLLOUT_FIELDS, columns, worker_from
+from agl_store_kit.rows import ROLLOUT_FIELDS, columns, worker_from
+from agl_store_postgres.columns import LATEST_RESOURCES
 from agl_store_postgres.transaction import (
     StoredState,
     Transaction,

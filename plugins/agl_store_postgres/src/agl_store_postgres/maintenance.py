@@ -31,7 +31,7 @@ from agl_store_kit import (
     settle_rewards,
 )
 from agl_store_kit.lifecycle import Change
-from agl_store_postgres.records import LATEST_RESOURCES
+from agl_store_postgres.columns import LATEST_RESOURCES
 from agl_store_postgres.schema import ROLLOUTS_PER_PARTITION, partition_of
 from agl_store_postgres.spans import append_spans
 from agl_store_postgres.transaction import Transaction

@@ -24,10 +24,9 @@ from agl_store_kit import (
     WorkerQuery,
     sortable_fields,
 )
-from agl_store_postgres.pool import Pool, Rows
-from agl_store_postgres.records import (
+from agl_store_kit.rows import (
     ATTEMPT_FIELDS,
-    LATEST_RESOURCES,
+    NULLABLE_STRINGS,
     RESOURCES_FIELDS,
     ROLLOUT_FIELDS,
     WORKER_FIELDS,
@@ -35,9 +34,10 @@ from agl_store_postgres.records import (
     columns,
     record_from,
     resources_from,
-    searchable,
     worker_from,
 )
+from agl_store_postgres.columns import LATEST_RESOURCES, searchable
+from agl_store_postgres.pool import Pool, Rows
 from agl_store_postgres.schema import partition_of
 from agl_store_postgres.transaction import LATEST_ATTEMPT, Statement, find_worker
 
@@ -248,20 +248,12 @@ def _order(query: Query, insertion: str, table: str = "") -> str:
         return f"ORDER BY {table}{insertion}"
     # A missing time sorts as infinity: PostgreSQL, too, takes NULL for the largest value.
     column = table + query.sort_by
-    if sortable_fields(query.model)[query.sort_by] == "" and query.sort_by in _NULLABLE:
+    if sortable_fields(query.model)[query.sort_by] == "" and query.sort_by in NULLABLE_STRINGS:
         column = f"coalesce({column}, '')"
     if sortable_fields(query.model)[query.sort_by] == -math.inf:
         nulls = "FIRST" if query.sort_order == "asc" else "LAST"
         return f"ORDER BY {column} {query.sort_order.upper()} NULLS {nulls}, {table}{insertion}"
     return f"ORDER BY {column} {query.sort_order.upper()}, {table}{insertion}"
-
-
-_NULLABLE: Final = frozenset(
-    {
-        *("mode", "resources_id", "worker_id", "current_rollout_id", "current_attempt_id"),
-        "parent_id",
-    }
-)
 
 
 def _page(query: Query) -> tuple[int | None, int]:

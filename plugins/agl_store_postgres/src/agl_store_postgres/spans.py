@@ -16,7 +16,8 @@ from agl_store_kit import (
     rollout_not_found,
 )
 from agl_store_kit.lifecycle import Change
-from agl_store_postgres.records import SPAN_FIELDS, columns, searchable
+from agl_store_kit.rows import SPAN_FIELDS, columns
+from agl_store_postgres.columns import searchable
 from agl_store_postgres.schema import partition_of
 from agl_store_postgres.transaction import (
     StoredState,
@@ -29,7 +30,7 @@ __all__ = ["append_spans", "draw_sequence_ids"]
 
 _COPIED: Final = 16
 """From this number of spans on, COPY costs less than a statement per span."""
-_COLUMNS: Final = f"rollout, {columns(SPAN_FIELDS)}"
+_COLUMNS: Final = f"rollout, {columns((*SPAN_FIELDS, 'payload'))}"
 _TYPES: Final = (
     *("int8", "text", "int8", "text", "text", "text", "text", "float8", "float8", "bytea"),
 )

@@ -28,19 +28,19 @@ from agl_store_kit import (
     worker_notice,
 )
 from agl_store_kit.lifecycle import Change, is_watched
-from agl_store_postgres.records import (
+from agl_store_kit.rows import (
     ATTEMPT_FIELDS,
-    NO_PAYLOAD_COLUMNS,
     RESOURCES_FIELDS,
     ROLLOUT_FIELDS,
     WORKER_FIELDS,
     columns,
     encode,
+    encode_resources,
     optional_attempt,
-    resources_json,
     rollout_from,
     worker_from,
 )
+from agl_store_postgres.columns import NO_PAYLOAD_COLUMNS
 
 __all__ = ["LATEST_ATTEMPT", "Statement", "StoredState", "Transaction", "pipelined"]
 
@@ -316,7 +316,7 @@ class Transaction:
             "version = excluded.version, resources = excluded.resources, "
             "touched = excluded.touched",
             *(update.resources_id, update.create_time, update.update_time, update.version),
-            resources_json(update.resources),
+            encode_resources(update.resources),
         )
         self.notices.append(Notice("resources", self.now, resources_id=update.resources_id))
 

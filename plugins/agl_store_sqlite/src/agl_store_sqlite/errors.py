@@ -9,22 +9,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
+from agl_store_kit.rows import UnreadableRecordError
 
-__all__ = ["damaged", "is_busy", "naming", "translated"]
+__all__ = ["FILE_ERRORS", "FileError", "is_busy", "naming", "translated"]
 
+FileError = sqlite3.Error | UnreadableRecordError
+"""What a file can raise: SQLite's errors, and damage that SQLite does not notice."""
+FILE_ERRORS = (sqlite3.Error, UnreadableRecordError)
+
+_DAMAGED = "the file is damaged; restore it, or export what can be read"
 _ADVICE = {
     "SQLITE_FULL": "the disk is full; free some space, then the store continues without a restart",
     "SQLITE_READONLY": "the file or its folder is read-only",
     "SQLITE_CANTOPEN": "the file cannot be opened; does its folder exist and may you write there?",
-    "SQLITE_CORRUPT": "the file is damaged; restore it, or export what can be read",
+    "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_NOTADB": "the file is not an SQLite database",
     "SQLITE_IOERR": "the disk reports an error",
 }
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
-def translated(error: sqlite3.Error, path: str) -> AglError:
-    """Return the store error for an SQLite error on this file."""
+def translated(error: FileError, path: str) -> AglError:
+    """Return the store's error for an error of this file."""
+    if isinstance(error, UnreadableRecordError):
+        return StoreDataError(f"{path}: {_DAMAGED} ({error})")
     code = _code(error)
     if is_busy(error):
         return StoreUnavailableError(f"{path} is locked by another process ({error})")
@@ -34,13 +42,6 @@ def translated(error: sqlite3.Error, path: str) -> AglError:
         if code.startswith(prefix):
             return StoreDataError(f"{path}: {advice} ({error})")
     return StoreDataError(f"{path}: {error}")
-
-
-def damaged(error: Exception) -> sqlite3.DatabaseError:
-    """Return SQLite's error for a damaged file, for damage that SQLite does not notice."""
-    found = sqlite3.DatabaseError(f"a value cannot be read: {error}")
-    found.sqlite_errorname = "SQLITE_CORRUPT"
-    return found
 
 
 def is_busy(error: BaseException) -> bool:
@@ -59,8 +60,8 @@ def _is_read_only(path: str) -> bool:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Translate SQLite errors raised inside."""
+    """Translate errors of the file that are raised inside."""
     try:
         yield
-    except sqlite3.Error as error:
+    except FILE_ERRORS as error:
         raise translated(error, path) from error

@@ -23,17 +23,21 @@ from agl_store_kit import (
     SpanQuery,
     WorkerQuery,
 )
-from agl_store_sqlite.records import (
+from agl_store_kit.rows import (
+    NULLABLE_STRINGS,
+    UnreadableRecordError,
+    attempt_from,
+    record_from,
+    resources_from,
+    worker_from,
+)
+from agl_store_sqlite.columns import (
     ATTEMPT_COLUMNS,
     LATEST_ATTEMPT,
     LATEST_RESOURCES,
     RECORD_COLUMNS,
     RESOURCES_COLUMNS,
     WORKER_COLUMNS,
-    attempt_from,
-    record_from,
-    resources_from,
-    worker_from,
 )
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 
@@ -60,16 +64,6 @@ to 32,766 (https://www.sqlite.org/limits.html#max_variable_number)."""
 _COMMON: Final = 5
 """A status that more than one in this many rollouts have is common."""
 _ORDINAL: Final = "(SELECT ordinal FROM rollouts WHERE rollout_id = ?)"
-_NULLABLE_STRINGS: Final = frozenset(
-    {
-        "mode",
-        "resources_id",
-        "worker_id",
-        "current_rollout_id",
-        "current_attempt_id",
-        "parent_id",
-    }
-)
 _NEVER_NULL: Final = frozenset({"r.start_time", "a.start_time", "create_time", "update_time"})
 
 
@@ -124,7 +118,7 @@ def _order(query: Query, insertion: str, prefix: str = "") -> str:
     if query.sort_by.endswith("_time") and column not in _NEVER_NULL:
         # A missing time sorts as infinity. An index serves only an order without this.
         return f"ORDER BY {column} IS NULL {direction}, {column} {direction}, {insertion}"
-    if query.sort_by in _NULLABLE_STRINGS:
+    if query.sort_by in NULLABLE_STRINGS:
         return f"ORDER BY coalesce({column}, '') {direction}, {insertion}"
     return f"ORDER BY {column} {direction}, {insertion}"
 
@@ -239,7 +233,7 @@ def find_watched(connection: sqlite3.Connection) -> list[RolloutRecord]:
     for row in rows:
         try:
             found.append(record_from(row))
-        except sqlite3.DatabaseError as error:
+        except UnreadableRecordError as error:
             logger.error("Rollout %s cannot be read and is not watched: %s", row[0], error)
     return found
 

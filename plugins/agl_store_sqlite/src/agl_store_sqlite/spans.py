@@ -9,7 +9,7 @@ from typing import Any, Final
 from agl_core.store import EncodedSpan
 from agl_store_kit import HIGHEST_COUNTED_SEQUENCE_ID, Decide, attempt_not_found
 from agl_store_kit.lifecycle import Change
-from agl_store_sqlite.records import SPAN_COLUMNS
+from agl_store_sqlite.columns import SPAN_COLUMNS
 from agl_store_sqlite.schema import SPANS_PER_ROLLOUT
 from agl_store_sqlite.transaction import StoredState, Transaction
 

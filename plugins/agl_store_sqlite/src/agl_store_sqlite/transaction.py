@@ -19,8 +19,16 @@ from agl_store_kit import (
     worker_notice,
 )
 from agl_store_kit.lifecycle import Change, is_watched
-from agl_store_sqlite.queries import get_worker
-from agl_store_sqlite.records import (
+from agl_store_kit.rows import (
+    WORKER_FIELDS,
+    UnreadableRecordError,
+    attempt_from,
+    encode,
+    encode_resources,
+    rollout_from,
+    worker_from,
+)
+from agl_store_sqlite.columns import (
     ATTEMPT_COLUMNS,
     LATEST_ATTEMPT,
     LATEST_RESOURCES,
@@ -28,13 +36,8 @@ from agl_store_sqlite.records import (
     RESOURCES_COLUMNS,
     ROLLOUT_COLUMNS,
     WORKER_COLUMNS,
-    WORKER_FIELDS,
-    attempt_from,
-    encode,
-    resources_json,
-    rollout_from,
-    worker_from,
 )
+from agl_store_sqlite.queries import get_worker
 
 __all__ = ["StoredState", "Transaction"]
 
@@ -234,7 +237,7 @@ class Transaction:
             for row in rows:
                 try:
                     heads.append((row[0], row[1], rollout_from(row[2:])))
-                except sqlite3.DatabaseError as error:
+                except UnreadableRecordError as error:
                     damaged = True
                     self._set_aside(row[0], row[2], row[8], error)
         return heads
@@ -299,7 +302,7 @@ class Transaction:
                 update.create_time,
                 update.update_time,
                 update.version,
-                resources_json(update.resources),
+                encode_resources(update.resources),
             ),
         )
         self.notices.append(Notice("resources", self.now, resources_id=update.resources_id))

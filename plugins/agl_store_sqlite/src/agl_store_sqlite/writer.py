@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agl_core.errors import AglError, StoreDataError
 from agl_core.waits import SILENT_SECONDS
-from agl_store_sqlite.errors import is_busy, translated
+from agl_store_sqlite.errors import FILE_ERRORS, is_busy, translated
 from agl_store_sqlite.locks import share, take_alone
 from agl_store_sqlite.transaction import Transaction
 
@@ -321,7 +321,7 @@ class Writer:
                 write.result.set_result(outcome)
 
     def _named(self, error: Exception) -> Exception:
-        failure = translated(error, self._path) if isinstance(error, sqlite3.Error) else error
+        failure = translated(error, self._path) if isinstance(error, FILE_ERRORS) else error
         if not isinstance(failure, AglError):
             logger.error("A write to %s failed", self._path, exc_info=failure)
         return failure
@@ -356,6 +356,6 @@ def _run_one(tx: Transaction, write: _Write[Any]) -> Any:
     try:
         return write.operation(tx)
     except Exception as error:
-        if tx.connection.total_changes != before or isinstance(error, sqlite3.Error):
+        if tx.connection.total_changes != before or isinstance(error, FILE_ERRORS):
             raise  # the transaction must be rolled back
         return _Failure(error)

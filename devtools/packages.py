@@ -202,8 +202,10 @@ def with_requirements(labels: Iterable[str]) -> list[Package]:
 
 def install_line(package: Package) -> str:
     """Return the command that installs a package, and its requirements here, from a clone."""
-    parts = (f"./plugins/{part.label}" for part in with_requirements([package.label]))
-    return " ".join(("pip install", ".", *parts))
+    parts = with_requirements([package.label])
+    needs_core = "agl-core" in own_names(chain(*(part.dependencies for part in parts)))
+    folders = (f"./plugins/{part.label}" for part in parts)
+    return " ".join(("pip install", *(["."] if needs_core else []), *folders))
 
 
 def readme_problems() -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from agl_tiny_model import build_byte_tokenizer
 
 __all__ = ["REAL", "SIZES", "Shape", "build", "count"]
 
@@ -49,10 +51,6 @@ SIZES: Final = {
 }
 REAL: Final = ("qwen3-0.6B", "llama-1B", "qwen3-4B")
 """Names of the published shapes, the smallest first."""
-_TEMPLATE: Final = (
-    "{%- for message in messages %}{{- '<|' + message.role + '|>' + message.content + '<|end|>' }}"
-    "{%- endfor %}{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
-)
 
 
 def count(size: str) -> int:
@@ -80,7 +78,7 @@ def build(folder: Path, size: str, *, length: int, device: str = "cpu") -> Path:
     from transformers.utils import logging
 
     shape = SIZES[size]
-    tokenizer = _tokenizer(shape.vocabulary, length)
+    tokenizer = build_byte_tokenizer(length=length, vocabulary=shape.vocabulary)
     torch.manual_seed(0)
     config = (Qwen3Config if shape.qwen3 else LlamaConfig)(
         vocab_size=shape.vocabulary,
@@ -103,25 +101,3 @@ def build(folder: Path, size: str, *, length: int, device: str = "cpu") -> Path:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def _tokenizer(vocabulary: int, length: int) -> Any:
-    """Return a byte-level tokenizer with so many tokens; a random model samples all of them."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    special = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"]
-    tokens = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokens += [f"w{i}" for i in range(vocabulary - len(tokens) - len(special))]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
-        chat_template=_TEMPLATE,
-        model_max_length=length,
-        clean_up_tokenization_spaces=False,
-    )

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from agl_tiny_model import build_llama
+
 __all__ = [
     "CODE",
     "END",
@@ -64,25 +66,8 @@ def make_model(folder: Path, decisive: Decisive, *, seed: int = 0, steps: int = 
     if (folder / "config.json").is_file():
         return folder
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=END,
-        pad_token_id=0,
-        initializer_range=0.1,
-        dtype="float32",
-    )
-    model = LlamaForCausalLM(config)
+    model = build_llama(128, length=256, pad=0, end=END, seed=seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     rng = random.Random(seed)
     for _ in range(steps):

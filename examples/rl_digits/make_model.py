@@ -15,6 +15,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from agl_tiny_model import build_byte_tokenizer, build_llama
+
 LISTENS = 0.25
 """Share of warm-up digits that are copied from the text before; the others are random."""
 
@@ -40,24 +42,11 @@ CHAT_TEMPLATE = """\
 
 def build_tokenizer() -> Any:
     """Return a byte-level tokenizer with one token for each part of the format."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|pad|>", "<|end|>", "<|user|>", "<|tool|>", "<|assistant|>"])
-    # Not special tokens, so that a server's tool parser finds them in the text.
-    parts = ["<tool_call>", "</tool_call>", '{"name": "look", "arguments": {"shelf": "', '"}}']
-    tokenizer.add_tokens([AddedToken(part, special=False, normalized=False) for part in parts])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
+    return build_byte_tokenizer(
+        length=256,
         chat_template=CHAT_TEMPLATE,
-        model_max_length=256,
-        clean_up_tokenization_spaces=False,
+        roles=("user", "tool", "assistant"),
+        parts=("<tool_call>", "</tool_call>", '{"name": "look", "arguments": {"shelf": "', '"}}'),
     )
 
 
@@ -72,27 +61,14 @@ def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 400) ->
     folder = Path(folder)
     if (folder / "config.json").is_file():
         return folder
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     tokenizer = build_tokenizer()
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.1,
-        dtype="float32",
+    model = build_llama(
+        len(tokenizer),
+        length=256,
+        pad=tokenizer.pad_token_id,
+        end=tokenizer.eos_token_id,
+        seed=seed,
     )
-    model = LlamaForCausalLM(config)
     _warm_up(model, tokenizer, seed=seed, steps=warmup_steps)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -101,7 +101,7 @@ class Adam:
 
 def make_base(prompts: Sequence[str], answers: Sequence[str], *, steps: int = 40) -> Base:
     """Return a model that gives each answer to each prompt, all with about one probability."""
-    from agl_testing.tiny_model import build_tokenizer
+    from agl_tiny_model import build_tokenizer
 
     tokenizer = build_tokenizer([*prompts, *answers], vocab_size=400)
     vocabulary = len(tokenizer)

@@ -31,7 +31,7 @@ def make_model(folder: Path, *, seed: int = 0) -> Path:
         folder: Folder of the model.
         seed: Seed of the weights.
     """
-    from agl_testing.tiny_model import build_model, build_tokenizer
+    from agl_tiny_model import build_model, build_tokenizer
     from fine_tune import train
 
     texts = [f"{task['question']} {' '.join(task['choices'])}" for task in TASKS]

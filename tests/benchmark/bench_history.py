@@ -37,6 +37,7 @@ import pytest
 from openai import OpenAI
 
 import agl_core as agl
+from agl_tiny_model import build_byte_tokenizer, build_llama
 
 WAYS: dict[str, tuple[str, bool]] = {
     "exact": ("exact", True),
@@ -50,14 +51,6 @@ TURNS = 6
 THOUGHT = 8  # letters of a thought, before its digit
 LISTENS = 0.6  # share of digits in the warm-up that are copied; the others are random
 
-TEMPLATE = """\
-{%- for message in messages %}
-{{- "<|" + message.role + "|>" + (message.content or "") + "<|end|>" }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- "<|assistant|>" }}{%- endif %}
-"""
-
-
 # -- the model -------------------------------------------------------------------------------------
 
 
@@ -69,40 +62,14 @@ def make_model(folder: Path, seed: int) -> Path:
     if (folder / "config.json").is_file():
         return folder
     import torch  # pyright: ignore[reportMissingImports]
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # pyright: ignore[reportMissingImports]
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # pyright: ignore[reportMissingImports]
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens(["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"])
-    inner.add_tokens([AddedToken(m, special=False) for m in ("<think>", "</think>")])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        eos_token="<|end|>",
-        pad_token="<|pad|>",
-        chat_template=TEMPLATE,
-        model_max_length=512,
-        clean_up_tokenization_spaces=False,
-    )
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            initializer_range=0.1,
-            dtype="float32",
-        )
+    tokenizer = build_byte_tokenizer(length=512, parts=("<think>", "</think>"))
+    model = build_llama(
+        len(tokenizer),
+        length=512,
+        pad=tokenizer.pad_token_id,
+        end=tokenizer.eos_token_id,
+        seed=seed,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     rng = random.Random(seed)

@@ -39,7 +39,7 @@ def base() -> Any:
     """A model that gives all tokens one probability."""
     import numpy as np
 
-    from agl_testing.tiny_model import build_tokenizer
+    from agl_tiny_model import build_tokenizer
     from fake_model import Base
 
     tokenizer = build_tokenizer(vocab_size=300)

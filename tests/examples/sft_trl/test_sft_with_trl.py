@@ -51,7 +51,7 @@ def tiny(tmp_path: Path) -> tuple[Any, Any]:
     """A model and its tokenizer, loaded from a folder."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from agl_testing.tiny_model import build_model, build_tokenizer
+    from agl_tiny_model import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["4 5 2 + 2 add"])
     tokenizer.save_pretrained(tmp_path / "tiny")

@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from agl_testing.tiny_model import build_model, build_tokenizer, teach
+from agl_tiny_model import build_model, build_tokenizer, teach
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

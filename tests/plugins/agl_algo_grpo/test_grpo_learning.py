@@ -21,7 +21,7 @@ from openai import OpenAI
 
 import agl_core as agl
 from agl_algo_grpo import GRPO, LoRAConfig
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
+from agl_tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
 pytestmark = [
     pytest.mark.heavy,

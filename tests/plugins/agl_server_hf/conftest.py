@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agl_server_hf import HFServer
-from agl_testing.tiny_model import build_adapter, build_model, build_tokenizer, teach
+from agl_tiny_model import build_adapter, build_model, build_tokenizer, teach
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

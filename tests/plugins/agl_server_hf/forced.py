@@ -13,7 +13,7 @@ import torch
 from agl_server_hf.app import build_app
 from agl_server_hf.generation import Generation, Token
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
-from agl_testing.tiny_model import build_model
+from agl_tiny_model import build_model
 from tests.plugins.agl_server_hf.families import FAMILIES, build_family
 
 

@@ -22,7 +22,7 @@ from agl_core.errors import LLMServerError
 from agl_server_hf import HFServer
 from agl_server_hf.weights import with_weights
 from agl_testing.llm_server import LLMServerSuite, chat, text_of
-from agl_testing.tiny_model import WEATHER_TOOL
+from agl_tiny_model import WEATHER_TOOL
 from tests.processes import is_running
 
 # Transformers raises this warning when PEFT reads the attribute.

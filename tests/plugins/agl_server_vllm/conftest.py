@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agl_server_vllm import VLLMServer
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV, make_tiny_model
+from agl_tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV, make_tiny_model
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -13,7 +13,7 @@ from agl_core.errors import ConfigError
 from agl_core.plugins import build_component
 from agl_server_vllm import VLLMServer
 from agl_testing import LLMServerSuite
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
+from agl_tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
 REAL = "AGL_TEST_VLLM_SUITE"
 

@@ -15,7 +15,7 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.tiny_model import WEATHER_TOOL
+from agl_tiny_model import WEATHER_TOOL
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 

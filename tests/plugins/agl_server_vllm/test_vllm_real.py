@@ -25,7 +25,7 @@ from agl_core.llm_server import put_behind
 from agl_proxy_direct import DirectProxy
 from agl_server_vllm import VLLMServer
 from agl_store_memory import InMemoryLightningStore
-from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
+from agl_tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -258,7 +258,7 @@ def test_nothing_outlives_an_owner_that_is_killed(vllm_python: str, tiny: Path, 
     code = (
         "import asyncio, sys\n"
         "from agl_server_vllm import VLLMServer\n"
-        "from agl_testing.tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV\n"
+        "from agl_tiny_model import VLLM_CPU_ARGS, VLLM_CPU_ENV\n"
         "async def main():\n"
         "    server = VLLMServer(sys.argv[1], python=sys.argv[2], args=VLLM_CPU_ARGS,\n"
         "                        env=VLLM_CPU_ENV)\n"

@@ -81,7 +81,7 @@ def test_a_rollout_has_the_attempt_of_its_join_or_none():
 
 
 def test_a_value_without_a_json_form_is_refused_by_its_name():
-    with pytest.raises(InvalidArgumentError, match="^input cannot be stored as JSON: "):
+    with pytest.raises(InvalidArgumentError, match=r"^input cannot be stored as JSON: "):
         rows.encode("input", object())
 
 

@@ -376,7 +376,9 @@ async def test_a_damaged_rollout_leaves_the_queue_and_the_others_go_on(tmp_path,
     assert await store.dequeue_rollout() is None
     waited = await store.statistics()
     assert waited.get("total_rollouts") == 4
-    with pytest.raises(StoreDataError, match=rf"the stored config of {damaged.rollout_id} cannot be read"):
+    with pytest.raises(
+        StoreDataError, match=rf"the stored config of {damaged.rollout_id} cannot be read"
+    ):
         await store.get_rollout_by_id(damaged.rollout_id)
     await store.close()
 

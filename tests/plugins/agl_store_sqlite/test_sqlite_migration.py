@@ -6,9 +6,9 @@ import pytest
 
 from agl_core.store import encode_span
 from agl_core.types import AttemptedRollout, Span
+from agl_store_kit.rows import encode
 from agl_store_memory import InMemoryLightningStore
 from agl_store_sqlite import SqliteLightningStore, schema
-from agl_store_kit.rows import encode
 from agl_testing.samples import span_of
 
 

@@ -60,6 +60,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "agl-store-postgres": "store.postgres check.postgres",
     "agl-store-sqlite": "store.sqlite",
     "agl-testing": "",
+    "agl-tiny-model": "",
     "agl-top": "command.attempts command.resources command.rollouts command.top command.workers",
     "agl-trace": "command.trace check.store",
     "agl-tracer-agentops": "tracer.agentops dialect.agentops",

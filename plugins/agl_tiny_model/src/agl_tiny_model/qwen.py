@@ -8,13 +8,13 @@ tool.
 Importing this file needs only the standard library; building needs torch, transformers and
 tokenizers. So the interpreter of another environment, where the engine is installed, can run it::
 
-    python tiny_model.py FOLDER --teach --adapter adapters/a
+    python qwen.py FOLDER --teach --adapter adapters/a
 
 which is what :func:`make_tiny_model` does.
 """
 
 # pyright: reportMissingImports=false
-# The libraries that build the model may be missing where the kit is installed.
+# The libraries that build the model may be missing where this package is installed.
 
 from __future__ import annotations
 

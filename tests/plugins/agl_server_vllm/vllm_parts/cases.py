@@ -12,7 +12,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from agl_testing.tiny_model import WEATHER_TOOL
+from agl_tiny_model import WEATHER_TOOL
 
 __all__ = ["CASES", "TURNS", "Case", "SDKResult", "call"]
 

@@ -61,7 +61,7 @@ SPAN_FIELDS: Final = (
     "start_time",
     "end_time",
 )
-"""What queries look at, besides the rollout; the span itself is a payload."""
+"""The fields of a span that queries look at, besides its rollout. The span itself is a payload."""
 NULLABLE_STRINGS: Final = frozenset(
     {
         "mode",

@@ -15,6 +15,7 @@ __all__ = ["HealthWatch"]
 _TRIES = 3
 """A server that reopens its socket after new weights refuses one call, or two."""
 _PAUSE_SECONDS = 0.5
+"""Between two tries: a socket is reopened in less."""
 _ANSWER_SECONDS = 60.0
 """A busy engine may answer slowly; after this time it counts as hung."""
 

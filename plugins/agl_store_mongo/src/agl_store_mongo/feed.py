@@ -33,6 +33,7 @@ __all__ = ["Feed"]
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.01
+"""Between two reads where a server has no change streams: a runner hears of a task that late."""
 
 
 class Feed(NoticeFeed):

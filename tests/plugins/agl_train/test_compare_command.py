@@ -216,6 +216,7 @@ def test_a_budget_needs_a_price(capsys):
 
 COUNTING = """
 import pathlib
+import time
 import agl_core as agl
 
 @agl.rollout
@@ -224,7 +225,7 @@ def agent(task, prompt_template):
         file.write(f"{task} ")
     usage = {"gen_ai.usage.input_tokens": 20, "gen_ai.usage.output_tokens": 10}
     with agl.get_active_tracer().operation_context("chat", attributes=usage):
-        pass
+        time.sleep(0.01)  # as a model does: the budget ends a batch while its rollouts run
     return float(task % 2)
 """
 

@@ -21,7 +21,7 @@ class ProgressReporter(Protocol):
     """Updates a progress display; returned by :func:`show_progress`."""
 
     def update(self, done: int, note: str = "") -> None:
-        """Show the total that is done so far, and a note."""
+        """Show how many steps are done so far, and a note."""
         ...
 
 
@@ -48,7 +48,7 @@ def show_progress(description: str, total: int) -> Generator[ProgressReporter]:
 
 
 def _of_plugin() -> Show | None:
-    """Return the function of the first plugin, by name, that can be loaded."""
+    """Return the function of the first plugin that can be loaded; plugins are tried by name."""
     registry = get_registry()
     for record in registry.usable("progress"):
         try:

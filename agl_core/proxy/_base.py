@@ -15,9 +15,10 @@ class LLMProxy(ABC):
     """Serves models under URLs that name the calling attempt.
 
     A call to ``/rollout/<id>/attempt/<id>/v1/…`` becomes one span of that attempt, with the prompt,
-    the answer, token ids and log-probabilities, also if it fails or is cut. When an agent has
-    received a complete answer, the span of the call is in the store, so no span arrives after the
-    end of its attempt. A rollout whose spans the store cannot take holds up no other.
+    the answer, token ids and log-probabilities, even if the call fails or is cut short. When an
+    agent has received a complete answer, the span of the call is in the store, so no span arrives
+    after the end of its attempt. If the store cannot take the spans of one rollout, the others
+    do not wait.
 
     The span lasts as long as the call and continues the trace of a ``traceparent`` header. Spans of
     an attempt are numbered in the order in which its calls began. Their attributes are those of
@@ -29,8 +30,8 @@ class LLMProxy(ABC):
     ``api_base``, ``api_key`` (``os.environ/NAME`` reads a variable), ``timeout``, ``extra_headers``
     and defaults for requests. An entry that the proxy cannot use is a ConfigError that names it, at
     the latest at the start. An error reaches the agent in its own protocol and in bounded time.
-    A backend does not see the agent's credentials for the proxy, nor does the agent, or a span, see
-    the backend's.
+    The agent's credentials for the proxy never reach a backend; the backend's credentials never
+    reach the agent or a span.
 
     Methods may be called from any loop and thread, but :meth:`start` and :meth:`stop` not
     concurrently. A proxy can be pickled; the copy has the same settings and is stopped.
@@ -41,7 +42,7 @@ class LLMProxy(ABC):
         def __new__(cls, *args, **kwargs):
             """Make the default proxy (``direct``) for ``LLMProxy(port=…, model_list=…, store=…)``.
 
-            Version 0.3 has one proxy, which is made so.
+            In version 0.3, ``LLMProxy`` is itself the only proxy and is created like this.
 
             Raises:
                 PluginError: The default proxy is not installed, or not usable.
@@ -178,7 +179,8 @@ class LLMProxy(ABC):
     async def pause(self) -> None:
         """Hold new calls until :meth:`resume`; calls in flight continue.
 
-        This and the other methods of control raise a LaunchError if the proxy does not run.
+        This method, ``drain``, ``resume`` and ``flush`` raise a LaunchError if the proxy does not
+        run.
         """
 
     @abstractmethod

@@ -17,9 +17,9 @@ Rules that hold for every tracer:
   the trace context it was started in, which follows :mod:`contextvars`.
 * **No span is lost silently.** When a trace context has closed, every span of it is in the store,
   or leaving the context raised.
-* **Spans arrive while the agent works**, within a few seconds of their end: a proxy numbers the
-  calls of the same attempt, and people watch. A tracer that sends later than a span ends overrides
-  :meth:`Tracer.flush`.
+* **Spans arrive while the agent works**, within a few seconds of their end: people watch, and the
+  spans are numbered together with those of a proxy. A tracer that does not send a span at its end
+  overrides :meth:`Tracer.flush`.
 * **A store may fail for a moment.** A span that the store refused with ``StoreUnavailableError`` is
   sent again; leaving the context raises once the tracer's own time limit has passed.
 * **No patch remains.** After the last ``teardown_worker`` no library is patched any more.
@@ -116,7 +116,7 @@ class Tracer(ParallelWorkerBase, ABC):
 
     @abstractmethod
     def get_last_trace(self) -> list[Span]:
-        """Return the spans of the running trace context, or of the last one closed, by end.
+        """Return the spans of the running trace context, or of the last one closed, ordered by end.
 
         "Running" and "last" refer to the calling context; if that has had no trace, the last one
         that this tracer closed is used. Sequence ids of spans that are not stored yet are
@@ -131,7 +131,7 @@ class Tracer(ParallelWorkerBase, ABC):
         """
 
     # -- creating spans --------------------------------------------------------------------------
-    # Not abstract: a tracer of version 0.3 may record only what its own libraries do.
+    # Not abstract: a tracer written for version 0.3 may record only calls of libraries.
 
     def create_span(
         self,

@@ -48,7 +48,12 @@ def construct(cls: type[M], values: dict[str, Any], extra: dict[str, Any] | None
 
 
 def evolve(record: M, changes: dict[str, Any]) -> M:
-    """Return a copy of ``record`` with some fields changed; it shares the values of the others."""
+    """Return a copy with some fields changed; it shares the values of the other fields.
+
+    Args:
+        record: A record of a model without extra fields and private attributes.
+        changes: New values by field.
+    """
     # Repeats construct() instead of calling it: every change of a store passes here.
     cls = record.__class__
     changed = _new(cls)

@@ -24,7 +24,9 @@ from agl_core.genai._wire import Json
 __all__ = ["ChatAssembler", "OpenAIAssembler", "PartialChoice"]
 
 _OF_A_CALL: Final = frozenset({"custom", "function", "id", "index", "type"})
+"""Keys of a tool call that the protocol defines; servers add others."""
 _NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
+"""Keys of an event that are assembled separately, so they are not taken from the first event."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,10 @@ class PartialChoice:
 
 
 def _extend(known: Json, key: str, value: Any) -> None:
-    """Add a value to one of the same key: lists grow, a null gives way to a list."""
+    """Add a value under a key: a list extends a list and replaces other values.
+
+    Of other values the first one that is not null stays.
+    """
     before = known.get(key)
     if isinstance(value, list) and isinstance(before, list):
         cast("list[Any]", before).extend(cast("list[Any]", value))
@@ -82,7 +87,10 @@ def _extend(known: Json, key: str, value: Any) -> None:
 
 
 class OpenAIAssembler(Assembler):
-    """Base of both: a head, choices, and usage at the end."""
+    """Base of the assemblers of chat and completions: a head, choices, and usage at the end.
+
+    The head is what the first event says about the response, such as its id and model.
+    """
 
     object_name = ""
 
@@ -199,7 +207,7 @@ def _add_tool_call(known: PartialChoice, piece: Json) -> None:
     function = object_at(call, "function")
     function["name"] = name or function["name"]
     function["arguments"] += arguments
-    for key in piece.keys() - _OF_A_CALL:  # Gemini's signature of thoughts
+    for key in piece.keys() - _OF_A_CALL:  # such as Gemini's thought signature
         call.setdefault(key, piece[key])
 
 

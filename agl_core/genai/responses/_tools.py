@@ -1,8 +1,8 @@
-"""Tools of Responses that chat has only as functions, and their calls back again.
+"""Translates tools of Responses to functions of chat, and the calls of these functions back.
 
 A custom tool takes free text: chat gets a function with one text parameter. A namespace groups
 functions: chat gets them one by one. Codex CLI offers both and runs them itself. Tools that run at
-the server are left out, and so is what else a namespace holds; both are named as lost.
+the server are left out, in a namespace too; :func:`lost_tools` reports them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agl_core.genai._wire import Json, dumps
 __all__ = ["CUSTOM_INPUT", "ToolForms", "chat_tools", "custom_arguments", "lost_tools"]
 
 CUSTOM_INPUT: Final = "input"
-"""Name of the text parameter of the function that stands for a custom tool."""
+"""Name of the text parameter of the function that represents a custom tool."""
 _HOSTED: Final = frozenset(
     {
         "code_interpreter",
@@ -46,19 +46,19 @@ class _Form(NamedTuple):
 
 
 class ToolForms:
-    """How the calls of a request's tools look in Responses, by the name of the function in chat."""
+    """The form in Responses of the calls of a request's tools, by the function's name in chat."""
 
     def __init__(self, request: Mapping[str, Any] | None) -> None:
         try:
             self._forms = {name: form for name, form, _ in _functions(dict(request or {}))}
-        except CodecError:  # such a request never became one of chat
+        except CodecError:  # such a request is refused before it reaches chat
             self._forms = {}
         self._names: dict[tuple[Any, Any], str] = {
             (form.name, form.namespace): name for name, form in self._forms.items()
         }
 
     def name(self, tool: Json) -> Any:
-        """Return the name in chat of the tool that a call or a choice of Responses names."""
+        """Return the name in chat of the tool that a call or ``tool_choice`` of Responses names."""
         name = tool.get("name")
         return self._names.get((name, tool.get("namespace")), name)
 
@@ -75,7 +75,7 @@ class ToolForms:
         return {"type": "function_call", "name": form.name, "arguments": arguments, **more}
 
     def is_custom(self, name: str | None) -> bool:
-        """Return whether a function stands for a custom tool."""
+        """Return whether a function represents a custom tool."""
         form = self._forms.get(name or "")
         return form is not None and form.custom
 

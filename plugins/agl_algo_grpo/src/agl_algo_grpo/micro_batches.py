@@ -1,4 +1,4 @@
-"""Forward passes that fit the memory: they get smaller where it runs out."""
+"""Forward passes that fit in memory: they get smaller when memory runs out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MicroBatches:
     Args:
         max_tokens: Limit of tokens in one pass, padding included.
         pack: See :func:`~agl_algo_grpo.batches.plan`.
-        share: See there.
+        share: See :func:`~agl_algo_grpo.batches.plan`.
         last_resort: Saves memory in another way if a pass of one row does not fit; returns False if
             it cannot.
 
@@ -49,7 +49,7 @@ class MicroBatches:
             work: Takes the passes. It must do all of its work again when it is called again.
 
         Raises:
-            torch.OutOfMemoryError: A pass of one row does not fit.
+            RuntimeError: A pass of one row does not fit; on a GPU a torch.OutOfMemoryError.
         """
         while True:
             passes = plan(rows, self.max_tokens, pack=self._pack, share=self._share)
@@ -58,7 +58,7 @@ class MicroBatches:
             except RuntimeError as error:  # torch.OutOfMemoryError is one
                 if not _is_out_of_memory(error) or not self._shrink(passes):
                     raise
-            # Only here, after the handler, does nothing refer to the failed pass.
+            # After the handler: inside it, the error refers to the tensors of the failed pass.
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -80,5 +80,5 @@ class MicroBatches:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # PyTorch has no type for a CPU without memory.
+    # On a CPU, PyTorch raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""Passes over a dataset that update nothing: what ``agl eval`` and the tests of searches run."""
+"""Evaluations: passes over a dataset that update nothing, for ``agl eval`` and prompt searches."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 Found = TypeVar("Found")
 
 _TRIED: Final = "eval-"
-"""Start of the names of the snapshots that evaluations store; no training made them."""
+"""Prefix of the names of the snapshots that evaluations store; no training made them."""
 _PAGE: Final = 100
 """Snapshots per query: the one looked for is mostly among the newest."""
 _CONNECT_TIMEOUT: Final = 5.0
-"""Longest wait for the first answer of a store, in seconds: one in reach takes milliseconds."""
+"""Longest wait for a proxy to accept a connection, in seconds: it takes milliseconds if it runs."""
 
 
 class _Pass(FastAlgorithm, Generic[Found]):
@@ -98,7 +98,7 @@ class _Pass(FastAlgorithm, Generic[Found]):
         Args:
             tasks: The tasks.
             chosen: The resources, by their name in the run.
-            llm_proxy: What they reach their models through.
+            llm_proxy: The proxy through which agents call their models.
             name: Name of the batch.
             is_enough: As for :class:`Evaluation`.
 
@@ -138,7 +138,8 @@ class _Pass(FastAlgorithm, Generic[Found]):
         )
         outcomes: list[list[RolloutOutcome]] = [[] for _ in snapshots]
         for (arm, _), outcome in zip(plan, batch, strict=True):
-            # What the end of the budget took out of the queue says nothing about the agent.
+            # A rollout that was cancelled in the queue, because the budget is spent, says nothing
+            # about the agent.
             if outcome.started or not is_spent:
                 outcomes[arm].append(outcome)
         return [
@@ -149,8 +150,9 @@ class _Pass(FastAlgorithm, Generic[Found]):
     def _plan(self, tasks: int, arms: int, name: str) -> list[tuple[int, int]]:
         """Return the snapshot and the task of each rollout, as numbers.
 
-        Attempts follow one another, so that an interrupted pass has tried all tasks about equally
-        often. The order of the snapshots is random for each task, as a server may slow down.
+        All tasks are tried once before any is tried again, so an interrupted pass has tried them
+        about equally often. The order of the snapshots is random for each task: if a server slows
+        down, it slows down all snapshots alike.
         """
         chance = random.Random(name)
         plan: list[tuple[int, int]] = []
@@ -197,7 +199,7 @@ class _Pass(FastAlgorithm, Generic[Found]):
         """Check that the rollouts of earlier processes ran with the same resources.
 
         Raises:
-            ConfigError: They did not, so one score would be of two prompts.
+            ConfigError: They did not, so one score would mix two prompts.
         """
         wanted = _content(ready)
         for resources_id in known:
@@ -215,8 +217,8 @@ class _Pass(FastAlgorithm, Generic[Found]):
     async def _by_default(self, store: LightningStore) -> NamedResources | str:
         """Return the initial resources if the user edited them, else the id of the latest snapshot.
 
-        They are edited if no snapshot holds them, or if an evaluation stored them since the latest
-        of the others, which a training made.
+        They are edited if no snapshot holds them, or if an evaluation stored them after the latest
+        snapshot that a training made.
         """
         initial = self.get_initial_resources()
         newest: str | None = None
@@ -235,7 +237,7 @@ class _Pass(FastAlgorithm, Generic[Found]):
                 if any(_is_tried_by_evaluation(state) for state in marks):
                     if initial and same and newest is None:
                         return initial
-                elif not marks:  # else a run's own record, or what a search has tried
+                elif not marks:  # a run's own record and a search's candidates have marks
                     newest = newest or snapshot.resources_id
                 seen = seen or same
         if newest is None or (initial and not seen):
@@ -283,7 +285,7 @@ class Evaluation(_Pass[BatchOutcome]):
 
 
 class Comparison(_Pass[ComparisonOutcome]):
-    """Measures two snapshots on the same tasks at the same time, so that a drift meets both alike.
+    """Measures two snapshots on the same tasks at the same time: a drift affects both alike.
 
     Args:
         before: Resources, or the id of a stored snapshot; None as for :class:`Evaluation`.
@@ -330,7 +332,7 @@ def _content(resources: Mapping[str, Resource]) -> dict[str, Any]:
 
 
 def _is_tried_by_evaluation(state: Any) -> bool:
-    """Return whether the mark of a snapshot that never was the latest is that of an evaluation."""
+    """Return whether the state of a snapshot's checkpoint says that an evaluation stored it."""
     return isinstance(state, dict) and str(state.get("tried", "")).startswith(_TRIED)  # pyright: ignore
 
 
@@ -346,7 +348,7 @@ async def _through(
 
 
 async def _check_endpoints(resources_id: str, resources: Mapping[str, Resource]) -> None:
-    """Check that the proxies answer through which a stored snapshot calls its models.
+    """Check that the proxies in a stored snapshot still accept connections.
 
     A proxy ends with its run. Agents would wait for it, with all the retries of their clients.
 

@@ -54,8 +54,8 @@ logger = logging.getLogger(__name__)
 
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _UNMEASURED: Final[frozenset[RolloutStatus]] = frozenset({"failed", "cancelled"})
-"""Statuses of rollouts that the infrastructure may have failed. A batch that ends cancels those
-that wait for a repetition."""
+"""Statuses of rollouts that the infrastructure may have failed. ``cancelled`` is one: a batch that
+ends cancels rollouts that wait for a retry."""
 _SILENCE_SECONDS: Final = 60.0
 """A worker without a heartbeat for this long is dead; heartbeats come every 10 s."""
 _MOST_RETRIES: Final = 3
@@ -64,10 +64,10 @@ of the loss."""
 
 
 class StoredRun(Run):
-    """A run of a name, which the store keeps: a killed process continues where it was.
+    """A named run that the store keeps: after a crash, a new process continues it.
 
-    Used by one algorithm on one event loop. Of two processes on a shared store only one can run a
-    name at a time: it holds a lease, and stops once another process has taken that over.
+    Used by one algorithm on one event loop. On a shared store only one process at a time leads the
+    run: it holds a lease, and stops once another process has taken the lease over.
 
     Args:
         store: Keeps the run's state and rollouts.
@@ -94,6 +94,7 @@ class StoredRun(Run):
         self._signs: dict[str, tuple[tuple[object, ...], float]] = {}
         """By rollout: the last signs of life, and the monotonic time at which they were new."""
         self._looked = time.monotonic()
+        # Only other processes compete for a run; they reach the store only if it is zero_copy.
         self._lease = Lease(store, name) if store.capabilities.get("zero_copy") else None
 
     @classmethod
@@ -182,7 +183,7 @@ class StoredRun(Run):
         if not latest:
             marked = self._tried(name, resources)
             stored = await self._store.get_resources_by_id(resources_id)
-            # One that became the latest as the result of the run stays so.
+            # A snapshot that became the latest, as the result of the run, stays the latest.
             if stored is None or stored.resources not in (marked, resources):
                 self._announce(await self._store.update_resources(resources_id, marked))
             return resources_id
@@ -198,7 +199,8 @@ class StoredRun(Run):
     ) -> list[Rollout]:
         """See :meth:`Run.enqueue`; what a killed process enqueued is found by batch and index.
 
-        Rollouts that the infrastructure failed there run again: they say nothing about the agent.
+        Those of them that failed because of the infrastructure run again: they say nothing about
+        the agent.
         """
         await self._check_lease()
         if not batch:
@@ -243,7 +245,7 @@ class StoredRun(Run):
     def _check_same(
         self, key: tuple[str, int], request: EnqueueRolloutRequest, known: Rollout
     ) -> None:
-        """Check that a rollout is what is asked for; its result would be taken for another's.
+        """Check that a rollout has the requested task and mode; else its result is another's.
 
         Raises:
             ConfigError: It has another task or another mode.
@@ -346,12 +348,14 @@ class StoredRun(Run):
         attempts = [r for r in running if r.rollout_id in rollout_ids]
         if not attempts:
             return
-        # Workers before attempts: a worker leaves an attempt after it has written the status.
+        # Read workers before attempts: a worker leaves an attempt after it has written the status,
+        # so in the other order an attempt that has just ended would look abandoned.
         workers = {worker.worker_id: worker for worker in await self._store.query_workers()}
         for rollout in attempts:
             attempt = await self._store.get_latest_attempt(rollout.rollout_id)
             if attempt is None or attempt.status not in _RUNNING:
                 continue
+            # An attempt that began after the rollouts were read may be newer than the workers read.
             is_same = attempt.attempt_id == getattr(rollout, "attempt", attempt).attempt_id
             if is_same and self._is_orphan(attempt, workers.get(attempt.worker_id or "")):
                 logger.warning("%s: its worker is gone", rollout.rollout_id)
@@ -365,7 +369,7 @@ class StoredRun(Run):
     def _is_orphan(self, attempt: Attempt, worker: Worker | None) -> bool:
         if worker is not None and is_abandoned(worker, attempt):
             return True
-        # Times are compared with each other only: the store's clock may differ from this one.
+        # The store's times are compared only with each other: its clock may differ from this one.
         signs = (attempt.attempt_id, attempt.last_heartbeat_time)
         signs += (worker and worker.last_heartbeat_time,)
         now = time.monotonic()
@@ -375,7 +379,7 @@ class StoredRun(Run):
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Return whether two tasks are different ones, as far as that can be told."""
+    """Return whether two tasks certainly differ."""
     if task_digest(one) == task_digest(other):
         return False
     try:
@@ -388,7 +392,8 @@ def _differ(one: Any, other: Any) -> bool:
 def _was_broken_off(rollout: Rollout, attempt: Attempt) -> bool:
     """Tell whether an attempt failed because it lost its runner, not because of the agent.
 
-    A claim that reached no runner is ``unresponsive`` although its rollout has no limit to exceed.
+    An attempt whose claim never reached its runner is ``unresponsive``, although its rollout has no
+    ``unresponsive_seconds``.
     """
     if attempt.status == "unresponsive":
         return rollout.config.unresponsive_seconds is None

@@ -1,4 +1,4 @@
-"""Makes an agent and its tasks of the name of a Gymnasium environment."""
+"""Makes an agent and its tasks from the name of a Gymnasium environment."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["OtelMetrics", "OtelMetricsConfig"]
 
 _PATH: Final = "/v1/metrics"
 _FLUSH_MILLISECONDS: Final = 10_000
-"""Longest wait for a collector at the end of a process."""
+"""Limit of one flush, given to the SDK; the exporter limits each export by its own timeout."""
 
 
 class OtelMetricsConfig(ComponentConfig):
@@ -43,8 +43,8 @@ class OtelMetrics(Metrics):
     """Sends metrics over OTLP (HTTP, protobuf) with OpenTelemetry's SDK.
 
     Every process sends its own values, as a service instance of its own: the collector or the
-    database behind it adds them up. An export that fails is logged by the SDK; as values are sums,
-    the next one makes up for it.
+    database behind it adds them up. An export that fails is logged by the SDK; as values are sums
+    since the start, the next export contains what was lost.
     """
 
     @configured_by(OtelMetricsConfig)
@@ -91,11 +91,11 @@ class OtelMetrics(Metrics):
                     headers=config.headers or None,
                     timeout=config.timeout,  # pyright: ignore[reportArgumentType] - int before 1.35
                 )
-                # Without a thread of its own, which a forked child would start again: it would
-                # send the parent's values.
+                # Infinity: the reader starts no thread. A forked child would start that thread
+                # again and send its parent's values.
                 reader = PeriodicExportingMetricReader(exporter, cast("float", math.inf))
-                about = {"service.name": "agl", "service.instance.id": generate_id(16)}
-                resource = Resource.create({**about, **config.resource})
+                service = {"service.name": "agl", "service.instance.id": generate_id(16)}
+                resource = Resource.create({**service, **config.resource})
                 self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
                 threading.Thread(
                     target=_export,

@@ -86,7 +86,8 @@ ALERTS: Final = (
     ),
     Alert(
         "AglWorkersSilent",
-        # Not all that are `unknown`: those that ended in order stay so, as nothing deletes them.
+        # Not `agl.workers` with the status `unknown`: nothing deletes workers, so those that ended
+        # normally keep this status.
         "<agl.workers.lost> > 0",
         30,
         False,
@@ -98,8 +99,8 @@ ALERTS: Final = (
     ),
     Alert(
         "AglNothingFinishes",
-        # Not `and ... == 0`: a server that has seen no rollout end has no such series. The hour is
-        # the alert's, since a server or its runners may have begun less than an hour ago.
+        # Not `and ... == 0`: a server that has seen no rollout end has no such series. The alert
+        # waits the hour, not the query: a server may have begun less than an hour ago.
         'sum(<agl.workers>{status="busy"}) > 0 '
         "unless on() sum(increase(<agl.rollouts.total>[15m])) > 0",
         60,
@@ -157,7 +158,7 @@ def rules() -> str:
 
 def _rule_lines() -> Iterator[str]:
     for alert in ALERTS:
-        # A text of JSON is one of YAML, too.
+        # A JSON string is a YAML string, too.
         yield f"      - alert: {alert.name}"
         yield f"        expr: {json.dumps(_expression(alert))}"
         yield f"        for: {alert.minutes}m"

@@ -24,7 +24,7 @@ _MAX_SPANS = 40
 # Ids and times (UUIDs, long hexadecimal numbers, seconds since 1970) are removed: with them, equal
 # rollouts would give different requests, and a run with a seed would not be repeatable.
 _NOISE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\b1\d{9}(\.\d+)?\b")
-# The same holds for a call's addresses and durations.
+# Attributes with a call's addresses and durations are removed for the same reason.
 _TRANSPORT = re.compile(
     r"^(agl\.proxy|client|http|network|server|url|gen_ai\.(response\.id|server))\b"
     r"|(seconds|duration|latency)(_ms)?$"
@@ -64,7 +64,7 @@ class Experiment(TypedDict):
 
 
 class ConversationCheck:
-    """Warns once if the first batch of a search has no conversation: its model would see none.
+    """Warns once if the first batch of a search has no conversation for its reflection model.
 
     Args:
         algorithm: Name of the algorithm.
@@ -144,10 +144,10 @@ def _feedback(span: Span) -> str | None:
 
 
 def _in_order(spans: Sequence[Span]) -> list[Span]:
-    """Return spans by start, a call that its client and a proxy both recorded once.
+    """Return spans ordered by start; of a call that client and proxy both recorded, only one.
 
-    Their order in the store depends on which of the two sent its span first, and equal rollouts
-    must give equal descriptions.
+    The order in the store depends on which of the two sent its span first, and equal rollouts must
+    give equal descriptions.
     """
     calls = calls_among(spans)
     repeated = {span.span_id for call in calls for span in call.again}

@@ -76,7 +76,7 @@ class Reporter:
         self._tell(f"stopping: {reason}")
 
     def ended(self, state: SearchState[Any]) -> None:
-        """Report the result of the search, and what its score does not prove."""
+        """Report the result of the search, and by how much its score is too high."""
         score = state.candidate(state.best).score()
         measured = sum(bool(one.rewards) for one in state.history)
         if score is None or measured < 2:
@@ -137,7 +137,7 @@ def _print_table(state: SearchState[Any]) -> None:
 
     proposed = (one.version for one in state.proposed_in(state.rounds))
     shown = list(map(state.candidate, dict.fromkeys([*state.survivors, *proposed])))
-    # Scores on different tasks must not stand side by side.
+    # Scores on different tasks cannot be compared, so all are computed on the shared ones.
     rows = _shared_rows(shown)
     table = Table(
         title=f"round {state.rounds}, scores on the same {len(rows)} validation tasks",

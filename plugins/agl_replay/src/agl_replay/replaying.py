@@ -44,7 +44,7 @@ class ReplayResult:
         live: Calls answered by the live model.
         stopped: Whether it was stopped after the calls that were asked for.
         divergence: The first call that differed; None if none did.
-        unasked: Recorded calls that the agent did not make.
+        unasked: Recorded calls that the agent did not make; empty if it was stopped or diverged.
         skipped: Ids of recorded spans below operations that were answered from the recording.
         error: The agent's error; None if it returned.
         seconds: Duration of the agent's run.
@@ -84,7 +84,7 @@ class ReplayResult:
 
     @property
     def reward_change(self) -> float:
-        """The reward now less the recorded one; a missing one is below the other."""
+        """The new reward minus the recorded one; a missing reward counts as the lower one."""
         then, now = comparable([self.recording.reward], [self.reward])
         return now[0] - then[0]
 
@@ -123,7 +123,7 @@ async def replay(
         on_divergence: What to do when a request differs from the recorded one: ``stop`` refuses
             this and all later calls, ``live`` sends them to live models.
         model_list: Live models, in LiteLLM's form; by default those of the recorded resources.
-        tracer: Records the replay; a new :class:`~agl_core.tracer.OtelTracer` by default.
+        tracer: Records the replay; a new :class:`~agl_tracer_otel.OtelTracer` by default.
         hooks: Callbacks around the rollout.
 
     Raises:
@@ -143,7 +143,7 @@ async def replay(
 async def recorded(
     rollout_id: str | Recording, store: LightningStore | None, attempt_id: str | None = None
 ) -> Recording:
-    """Return a recording, which is read unless it is given."""
+    """Return the given recording, or read that of a rollout from its store."""
     if isinstance(rollout_id, Recording):
         return rollout_id
     if store is None:

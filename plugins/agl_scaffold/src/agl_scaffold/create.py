@@ -37,8 +37,8 @@ _PACKAGE = "PACKAGE"  # placeholder for the package's name in a template's path
 def create_plugin(name: PluginName, parent: Path) -> Path:
     """Write a package into a new folder of ``parent``, atomically.
 
-    In the folder ``plugins`` of this project's repository the package becomes one of it: its tests
-    are in ``tests/plugins``.
+    If ``parent`` is the folder ``plugins`` of this project's repository, the package becomes part
+    of the repository, and its tests are written to ``tests/plugins``.
 
     Args:
         name: Kind and name of the plugin.
@@ -100,12 +100,12 @@ def _write(folders: Mapping[Path, Mapping[str, str]]) -> None:
     made: dict[Path, Path] = {}
     folder = Path()
     try:
-        for folder, files in folders.items():
+        for folder, texts in folders.items():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # In the folder's parent, so that the last step is a rename.
+            # The draft is in the folder's parent, so that the last step is a rename.
             draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             made[folder] = draft
-            for path, text in files.items():
+            for path, text in texts.items():
                 file = draft / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The blocks of the key-value cache: who uses them, and which hold a prefix worth keeping.
+"""The blocks of the key-value cache: who uses them, and which hold content that may be reused.
 
 Pure bookkeeping; :mod:`agl_server_hf.cache` holds the tensors. A full block is known by its tokens
 and the block before it, so that a prompt finds the blocks of an equal beginning (Kwon et al.,
@@ -21,9 +21,9 @@ class Block:
     Attributes:
         index: Place in the cache's tensors.
         users: Number of sequences that read it.
-        key: What it holds, if a later prompt may find it: the serial of the content before it, and
-            its tokens.
-        serial: Number of that content, which is never used again for another.
+        key: Its content, if a later prompt may find it: the serial of the content before it, and
+            its tokens. Otherwise None.
+        serial: Unique number of that content.
     """
 
     __slots__ = ("index", "key", "serial", "users")
@@ -38,8 +38,8 @@ class Block:
 class BlockPool:
     """A fixed number of blocks. Not thread-safe.
 
-    A released block keeps its content while nobody needs its room; the block that was released
-    first is taken first.
+    A released block keeps its known content while free blocks are left; after that, the block that
+    was released first is taken first.
 
     Args:
         count: Number of blocks.
@@ -47,7 +47,7 @@ class BlockPool:
 
     def __init__(self, count: int) -> None:
         self._blocks = [Block(index) for index in range(count)]
-        # A heap: the used blocks stay close together.
+        # A heap gives the lowest place first, so that the used blocks stay close together.
         self._free: list[int] = list(range(count))
         self._kept: OrderedDict[Block, None] = OrderedDict()
         self._known: dict[Hashable, Block] = {}
@@ -58,11 +58,11 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Number of blocks that nobody uses."""
+        """Number of blocks that no sequence uses."""
         return len(self._free) + len(self._kept)
 
     def take(self) -> Block:
-        """Return a block for one user, with content of no meaning.
+        """Return a block for one user; its content is undefined.
 
         Raises:
             IndexError: All blocks are in use.
@@ -85,7 +85,7 @@ class BlockPool:
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Take one user from each block of a sequence."""
-        # The last block goes first: a prefix is of no use without its beginning.
+        # The last block first, so that it is taken first: it is useless without those before it.
         for block in reversed(blocks):
             block.users -= 1
             if block.users:
@@ -145,8 +145,9 @@ class BlockPool:
         for block, before in old.items():
             if block.index != before and (block.users or block.key is not None):
                 moves.append((before, block.index))
+        # A sorted list is a heap.
         self._free = [b.index for b in self._blocks if not b.users and b.key is None]
-        return moves  # an ordered list is a heap
+        return moves
 
     def _forget(self, block: Block) -> None:
         del self._known[block.key]

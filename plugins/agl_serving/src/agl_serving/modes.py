@@ -32,7 +32,7 @@ __all__ = ["LoopServing", "ProcessServing", "Serving", "ThreadServing"]
 logger = logging.getLogger(__name__)
 
 _KILL_SECONDS: Final = 5.0
-"""A killed process ends at once, unless it is stuck in a device."""
+"""Longest wait for a killed process: it ends at once, unless it is stuck in a device."""
 
 
 class Serving(ABC):
@@ -201,6 +201,7 @@ class ProcessServing(Serving):
                 pipe.close()
 
     def _hear(self, pipe: Connection) -> None:
+        """Wait for a process's message: an error, or an empty text once it serves."""
         try:
             heard: str = pipe.recv() if pipe.poll(self._args.startup_timeout) else "no answer"
         except EOFError:

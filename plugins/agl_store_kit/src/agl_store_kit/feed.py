@@ -15,7 +15,7 @@ from agl_store_kit.backend import BackendListener, Notice
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = 500
-"""Changes that a listener gets at a time, so that many do not hold the loop."""
+"""Notices that are sent at a time, so that many do not hold the loop."""
 _BACKLOG: Final = 10_000
 """Notices kept while the server is away; older ones are dropped."""
 
@@ -30,8 +30,8 @@ class NoticeFeed(ABC):
         listener: Returns the listener of the backend; None before it is set.
 
     Attributes:
-        process: Tells the notices of this process from those of others.
-        is_receiving: Set by :meth:`receive` once no later change is missed.
+        process: Id that tells the notices of this process from those of others.
+        is_receiving: Set by :meth:`receive` once it misses no later change.
     """
 
     CHECK_SECONDS: ClassVar = 1.0
@@ -85,12 +85,12 @@ class NoticeFeed(ABC):
             self._sending = None
 
     def _put_back(self, batch: Sequence[Notice]) -> None:
-        """Keep what was not sent, as far as newer notices leave room: a full deque drops those."""
+        """Keep what was not sent if there is room: a full deque would drop newer notices."""
         room = _BACKLOG - len(self._unsent)
         self._unsent.extendleft(list(reversed(batch))[:room])
 
     async def ready(self) -> None:
-        """Return once no later change is missed."""
+        """Return once no later change is missed, or the server does not answer."""
         if self._receiving is None or self._receiving.done():
             self.is_receiving.clear()
             self._receiving = asyncio.ensure_future(self.receive())

@@ -1,4 +1,4 @@
-r"""What of a record's columns is PostgreSQL's own.
+r"""The parts of the tables' columns that are specific to PostgreSQL.
 
 Columns of JSON are ``bytea``: ``json`` and ``jsonb`` refuse NaN, and ``jsonb`` refuses ``\u0000``.
 """
@@ -12,7 +12,7 @@ from agl_store_kit.rows import ROLLOUT_FIELDS, columns
 __all__ = ["LATEST_RESOURCES", "NO_PAYLOAD_COLUMNS", "searchable"]
 
 LATEST_RESOURCES: Final = "WHERE touched > 0 ORDER BY touched DESC LIMIT 1"
-"""``touched`` orders snapshots by their last write; below 0 is one that was never the latest."""
+"""``touched`` orders snapshots by their last write; it is negative if one was never the latest."""
 NO_PAYLOAD_COLUMNS: Final = (
     columns(ROLLOUT_FIELDS, "r.")
     .replace("r.input", "NULL::bytea")

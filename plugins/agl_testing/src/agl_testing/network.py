@@ -17,7 +17,7 @@ _LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", socket.getho
 
 
 class _Guard:
-    """Refuses sockets of this process any address but loopback's, while it is on.
+    """Lets the sockets of this process reach only loopback addresses, while it is on.
 
     An audit hook sees every connection that Python makes in this process. It cannot be removed, so
     there is one per process, which is switched on and off.

@@ -22,7 +22,7 @@ FORCED: Final = {
 """Settings without an alternative on a CPU."""
 
 SEPARATE: Final = {f"{_ROLLOUT}.checkpoint_engine.backend": "agl_object_store"}
-"""Further such settings if the servers have separate devices."""
+"""Settings to add to ``FORCED`` if the inference servers have devices of their own."""
 
 _FP32: Final = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 _ENGINE: Final = {"+mixed_precision": _FP32, "use_torch_compile": False}

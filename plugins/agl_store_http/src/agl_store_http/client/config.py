@@ -25,11 +25,12 @@ class ClientConfig(ComponentConfig):
     """Seconds to wait before each further try of a failed request."""
     health_retry_delays: Sequence[float] = (0.1, 0.2, 0.5)
     """Seconds between the health probes that precede a further try. When all probes fail there is
-    no further try. Who gives them says how long to wait for a lost server."""
+    no further try. If they are given, they replace ``reconnect_timeout``."""
     reconnect_timeout: float = Field(default=300.0, ge=0)
     """Longest wait for a server that has answered before, in seconds from a call's first failure:
-    what a supervisor needs to restart it. More than 300 is more than the server remembers its
-    replies for. Without effect if ``health_retry_delays`` are given."""
+    what a supervisor needs to restart it. After more than 300 s the server may have
+    forgotten a reply, and would execute the call twice. Without effect if ``health_retry_delays``
+    are given."""
     request_timeout: float = Field(default=30.0, gt=0)
     """Seconds that one request may take, besides the time that it asks the server to wait."""
     connection_timeout: float = Field(default=5.0, gt=0)

@@ -67,8 +67,8 @@ class ContextTests(TracerTests):
             async with tracer.trace_context():
                 emit_message("elsewhere")
         spans = await tracer_store.query_spans(rollout.rollout_id)
-        bodies = [span.attributes.get(semconv.MESSAGE_BODY) for span in spans]
-        assert [body for body in bodies if body is not None] == ["in"]
+        texts = [span.attributes.get(semconv.MESSAGE_BODY) for span in spans]
+        assert [text for text in texts if text is not None] == ["in"]
 
     @requires("nested")
     async def test_a_nested_context_keeps_its_own(

@@ -27,6 +27,8 @@ _OF_A_CALL: Final = frozenset({"custom", "function", "id", "index", "type"})
 """Keys of a tool call that the protocol defines; servers add others."""
 _NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
 """Keys of an event that are assembled separately, so they are not taken from the first event."""
+_IN_PIECES: Final = frozenset({"data", "transcript"})
+"""Texts in the object of an audio answer that come in pieces (OpenAI API reference, "Audio")."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,10 @@ class PartialChoice:
     token_ids: list[int] | None = None
     logprobs: Json | None = None
     finish_reason: str | None = None
+    message: Json = field(default_factory=dict[str, Any])
+    """Other values of the message, such as annotations."""
     other: Json = field(default_factory=dict[str, Any])
+    """Other values of the choice."""
 
     def add_shared(self, choice: Json) -> None:
         """Add the fields that chat and completions share."""
@@ -75,15 +80,29 @@ class PartialChoice:
 def _extend(known: Json, key: str, value: Any) -> None:
     """Add a value under a key: a list extends a list and replaces other values.
 
-    Of other values the first one that is not null stays.
+    Objects are joined. Of other values the first one that is not null stays.
     """
     before = known.get(key)
     if isinstance(value, list) and isinstance(before, list):
         cast("list[Any]", before).extend(cast("list[Any]", value))
+    elif isinstance(value, dict) and isinstance(before, dict):
+        for name, piece in cast("Json", value).items():
+            if name in _IN_PIECES and isinstance(piece, str):
+                before[name] = before.get(name, "") + piece
+            else:
+                _extend(cast("Json", before), name, piece)
     elif isinstance(value, list):
         known[key] = [*cast("list[Any]", value)]
     elif before is None:
-        known[key] = value
+        known[key] = dict(cast("Json", value)) if isinstance(value, dict) else value
+
+
+def _whole(index: Any) -> int:
+    """Return the index of a choice that is no int: some servers write ``1.0`` or ``"1"``."""
+    try:
+        return int(float(index))
+    except (OverflowError, TypeError, ValueError):
+        return 0
 
 
 class OpenAIAssembler(Assembler):
@@ -125,7 +144,7 @@ class OpenAIAssembler(Assembler):
             choice = cast("Json", choice)
             index = choice.get("index") or 0
             if type(index) is not int:
-                index = int(index) if str(index).isdecimal() else 0
+                index = _whole(index)
             known = self._choices.get(index)
             if known is None:
                 known = self._choices[index] = PartialChoice()
@@ -183,10 +202,10 @@ class ChatAssembler(OpenAIAssembler):
                 for block in objects_in(value):
                     _add_thinking(known.thinking_blocks, block)
             else:
-                _extend(known.other, key, value)
+                _extend(known.message, key, value)
 
     def _choice(self, known: PartialChoice) -> Json:
-        message: Json = {"role": "assistant", "content": None}
+        message: Json = {"role": "assistant", "content": None, **known.message}
         message |= {key: "".join(pieces) for key, pieces in known.text.items()}
         if known.thinking_blocks:
             message["thinking_blocks"] = known.thinking_blocks
@@ -208,14 +227,16 @@ def _add_tool_call(known: PartialChoice, piece: Json) -> None:
     function["name"] = name or function["name"]
     function["arguments"] += arguments
     for key in piece.keys() - _OF_A_CALL:  # such as Gemini's thought signature
-        call.setdefault(key, piece[key])
+        if call.get(key) is None:
+            call[key] = piece[key]
 
 
 def _add_thinking(blocks: list[Json], block: Json) -> None:
     """Add a block of reasoning, or a piece of one: a block ends with its signature."""
     last = blocks[-1] if blocks else {}
-    if "thinking" in block and "thinking" in last and not last.get("signature"):
-        last["thinking"] = (last["thinking"] or "") + (block["thinking"] or "")
+    goes_on = "thinking" in block or "signature" in block
+    if goes_on and "thinking" in last and not last.get("signature"):
+        last["thinking"] = (last["thinking"] or "") + (block.get("thinking") or "")
         last["signature"] = block.get("signature")
     else:
         blocks.append(dict(block))

@@ -59,8 +59,10 @@ class ToolForms:
 
     def name(self, tool: Json) -> Any:
         """Return the name in chat of the tool that a call or ``tool_choice`` of Responses names."""
-        name = tool.get("name")
-        return self._names.get((name, tool.get("namespace")), name)
+        name, namespace = tool.get("name"), tool.get("namespace")
+        if not (isinstance(name, str) and isinstance(namespace, str | None)):
+            return name
+        return self._names.get((name, namespace), name)
 
     def item(self, name: str, arguments: str) -> Json:
         """Return the fields of a call's item that depend on its tool."""
@@ -110,19 +112,16 @@ def _functions(request: Json) -> Iterator[tuple[str, _Form, Json]]:
     Only a member of a namespace may get another name in chat: the others keep theirs.
     """
     tools = _tools(request)
-    taken = {tool.get("name") for tool in tools if tool.get("type") in _OWN}
+    taken = {str(tool.get("name")) for tool in tools if tool.get("type") in _OWN}
     for tool in tools:
         kind = tool.get("type")
         if kind not in (*_OWN, *_HOSTED, "namespace"):
             raise CodecError(f"chat has no equivalent of OpenAI's tool {kind!r}")
-        group = str(tool.get("name")) if kind == "namespace" else None
+        group = _name_of(tool) if kind == "namespace" else None
         for member in _members(tool):
             if member.get("type") not in _OWN:
                 continue
-            own = member.get("name")
-            if not isinstance(own, str) or not own:
-                raise CodecError("a tool has no name")
-            name = own
+            name = own = _name_of(member)
             if group is not None:
                 longer = (f"{group}__{own}{number}" for number in chain([""], count(2)))
                 name = next(one for one in chain([own], longer) if one not in taken)
@@ -130,6 +129,13 @@ def _functions(request: Json) -> Iterator[tuple[str, _Form, Json]]:
             custom = member.get("type") == "custom"
             made = _custom(member) if custom else copy_keys(member, _FUNCTION_KEYS)
             yield name, _Form(custom, own, group), {**made, "name": name}
+
+
+def _name_of(tool: Json) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise CodecError("a tool has no name")
+    return name
 
 
 def _custom(tool: Json) -> Json:

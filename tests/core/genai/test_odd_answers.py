@@ -310,10 +310,29 @@ def test_an_id_may_be_a_number():
 def test_the_index_of_a_choice_may_be_text():
     events = [
         {"id": "c", "choices": [{"index": index, "delta": {"content": text}}]}
-        for index, text in (("0", "a"), ("1", "b"), ("0", "c"))
+        for index, text in (("0", "a"), ("1", "b"), ("0", "c"), (1.0, "d"), ("x", "e"))
     ]
     choices = assembled("chat", events)["choices"]
-    assert [choice["message"]["content"] for choice in choices] == ["ac", "b"]
+    assert [choice["message"]["content"] for choice in choices] == ["ace", "bd"]
+
+
+def test_values_of_a_message_that_are_no_text_stay_in_the_message():
+    """Citations, OpenRouter's reasoning and OpenAI's audio come in the deltas of a stream."""
+    deltas = [
+        {"content": "a", "annotations": [{"url": "1"}], "audio": {"id": "x", "data": "AA"}},
+        {"annotations": [{"url": "2"}], "audio": {"data": "BB", "transcript": "on"}},
+        {"reasoning_details": [{"text": "c"}], "audio": {"transcript": "e", "expires_at": 9}},
+    ]
+    whole = assembled("chat", [*map(chunk, deltas), chunk({}, "stop")])["choices"][0]
+    assert whole["message"] == {
+        "role": "assistant",
+        "content": "a",
+        "annotations": [{"url": "1"}, {"url": "2"}],
+        "audio": {"id": "x", "data": "AABB", "transcript": "one", "expires_at": 9},
+        "reasoning_details": [{"text": "c"}],
+    }
+    assert whole.keys() == {"index", "message", "finish_reason", "logprobs"}
+    assert deltas[0]["audio"] == {"id": "x", "data": "AA"}
 
 
 def test_usage_that_a_server_sends_unasked_is_kept():
@@ -328,8 +347,10 @@ def test_usage_that_a_server_sends_unasked_is_kept():
 
 def test_what_gemini_adds_to_a_tool_call_is_kept_or_named():
     more = {"extra_content": {"google": {"thought_signature": "S"}}}
-    call = {**piece(0, "a", "read", A), **more}
-    whole = fed("chat", [chunk({"tool_calls": [call]}), chunk({}, "stop")]).result()
+    first = {**piece(0, "a", "read", ""), "extra_content": None}
+    rest = {**piece(0, None, None, A), **more}
+    events = [chunk({"tool_calls": [call]}) for call in (first, rest)]
+    whole = fed("chat", [*events, chunk({}, "stop")]).result()
     assert whole["choices"][0]["message"]["tool_calls"][0]["extra_content"] == more["extra_content"]
     for target in ("messages", "responses"):
         assert lost_in_response("chat", target, whole) == ["tool_calls.extra_content"]

@@ -122,7 +122,8 @@ def test_pieces_of_a_thinking_block_are_one_block():
         chunk({"thinking_blocks": [{"type": "thinking", "thinking": "a"}]}),
         chunk({"thinking_blocks": [{"type": "thinking", "thinking": "b"}]}),
         chunk({"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "s1"}]}),
-        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "c", "signature": "s2"}]}),
+        chunk({"thinking_blocks": [{"type": "thinking", "thinking": "c"}]}),
+        chunk({"thinking_blocks": [{"type": "thinking", "signature": "s2"}]}),
         chunk({}, "stop"),
     ]
     blocks = assembled("chat", events)["choices"][0]["message"]["thinking_blocks"]
@@ -319,7 +320,7 @@ def test_calls_of_codex_tools_come_back_in_their_form(streamed: bool):
     ]
 
 
-def group(name: str, *tools: Json) -> Json:
+def group(name: Any, *tools: Json) -> Json:
     return {"type": "namespace", "name": name, "tools": [*tools]}
 
 
@@ -368,7 +369,14 @@ def test_a_choice_of_a_tool_in_a_namespace_names_the_function_of_chat():
 
 
 @pytest.mark.parametrize(
-    "nameless", [tool(None), {"type": "function", "function": {"name": "f"}}, group("a", tool(""))]
+    "nameless",
+    [
+        tool(None),
+        tool(["x"]),
+        {"type": "function", "function": {"name": "f"}},
+        group("a", tool("")),
+        group(None, tool("x")),
+    ],
 )
 def test_a_tool_without_a_name_is_refused(nameless: Json):
     with pytest.raises(genai.CodecError, match="a tool has no name"):

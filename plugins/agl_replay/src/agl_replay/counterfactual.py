@@ -90,7 +90,7 @@ async def what_if(
         samples: Continuations of each side.
         attempt_id: The attempt; None takes the latest.
         model_list: Live models, in LiteLLM's form; by default those of the recorded resources.
-        tracer: Records the continuations; a new :class:`~agl_core.tracer.OtelTracer` by default.
+        tracer: Records the continuations; a new :class:`~agl_tracer_otel.OtelTracer` by default.
         hooks: Callbacks around each continuation.
 
     Raises:

@@ -153,7 +153,7 @@ async def fork(
         on_divergence: What to do when a repeated call differs.
         model_list: Live models, in LiteLLM's form; by default those of the recorded resources. A
             single one answers the calls of all models of the recorded resources.
-        tracer: Records the forks; a new :class:`~agl_core.tracer.OtelTracer` by default.
+        tracer: Records the forks; a new :class:`~agl_tracer_otel.OtelTracer` by default.
         hooks: Callbacks around each fork.
 
     Raises:

@@ -76,7 +76,7 @@ async def replay_suite(
         on_divergence: What to do in a task whose request differs: ``stop`` refuses this and all
             later calls, ``live`` sends them to the live models.
         model_list: Live models, in LiteLLM's form; by default those of the recorded resources.
-        tracer: Records the replays; a new :class:`~agl_core.tracer.OtelTracer` by default.
+        tracer: Records the replays; a new :class:`~agl_tracer_otel.OtelTracer` by default.
         hooks: Callbacks around each rollout.
         on_result: Called after each task, with the number of tasks that are done.
     """

@@ -37,7 +37,7 @@ class AgentOpsTracer(OtelTracer):
     ``prompt_token_ids``, ``response_token_ids`` and ``logprobs.content`` if the server returned
     them. Every trace has one root span, ``<name>.session``.
 
-    Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
+    Thread safety: as :class:`~agl_tracer_otel.OtelTracer`.
 
     Options: :class:`AgentOpsTracerConfig`.
     """

@@ -11,7 +11,7 @@ from agl_core.plugins import ComponentConfig
 
 
 class OtelTracerConfig(ComponentConfig):
-    """Options of :class:`~agl_core.tracer.OtelTracer`."""
+    """Options of :class:`~agl_tracer_otel.OtelTracer`."""
 
     model_calls: bool | Literal["direct"] = True
     """Whether calls of the OpenAI and Anthropic clients are recorded as spans; ``"direct"`` leaves

@@ -31,7 +31,7 @@ class WeaveTracer(OtelTracer):
     ``weave.init()``, and ``init_worker`` raises a :class:`~agl_core.errors.TracerError` if the
     application has called it. Every trace has one root span, a call with the trace's name.
 
-    Thread safety: as :class:`~agl_core.tracer.OtelTracer`.
+    Thread safety: as :class:`~agl_tracer_otel.OtelTracer`.
 
     Options: :class:`WeaveTracerConfig`.
     """

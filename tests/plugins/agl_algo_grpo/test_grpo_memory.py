@@ -141,8 +141,17 @@ def test_the_metrics_tell_how_server_and_trainer_differ(tmp_path: Path):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["torch", "cuda", "cublas"],
+)
 def test_out_of_memory_makes_smaller_passes_of_equal_gradients(
-    tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, where: str, error: Exception, caplog: pytest.LogCaptureFixture
 ):
     plain, config = make(tmp_path)
     _add_gradients(plain, rows(), config)
@@ -152,7 +161,7 @@ def test_out_of_memory_makes_smaller_passes_of_equal_gradients(
     def fail(tokens: int) -> None:
         tried.append(tokens)
         if tokens > 40:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
 
     # The hidden states of the first layer fail: in the backward pass others have gradients by then.
     def hook(_module: Any, _inputs: Any, output: Tensor) -> None:

@@ -50,6 +50,20 @@ def leader(tmp_path: Path, store: Any) -> Any:
     process.stdout.close()
 
 
+async def test_a_run_that_cannot_be_read_is_free_for_others(store, monkeypatch):
+    async def fail(_: StoredRun) -> None:
+        raise OSError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRun, "_read", fail)
+        with pytest.raises(OSError, match="lost"):
+            await StoredRun.open(store, "night")
+    monkeypatch.setattr(lease_module, "_PROCESS", "that of another process")
+    monkeypatch.setattr(lease_module, "_place", lambda: {"host": "elsewhere"})
+    run = await asyncio.wait_for(StoredRun.open(store, "night"), 5)
+    await run.finish()
+
+
 async def test_the_second_process_is_refused(store, leader):
     started = time.monotonic()
     with pytest.raises(RunInUseError, match=f"led by process {leader.pid}"):

@@ -11,7 +11,7 @@ import pytest
 
 from agl_algorithm_kit import Baseline, StoredRun, run_batch, stored_run as run_module, stored_runs
 from agl_core.algorithm import Algorithm, Run, algo
-from agl_core.errors import InvalidArgumentError
+from agl_core.errors import InvalidArgumentError, StoreUnavailableError
 from agl_core.status import RUNNING_ATTEMPTS
 from agl_core.store import LightningStore
 from agl_core.trainer import Trainer
@@ -118,6 +118,23 @@ async def test_tasks_are_not_enqueued_twice():
     assert other[0].rollout_id not in {r.rollout_id for r in second}
     of_another = await (await StoredRun.open(store, "day")).enqueue(requests(1), batch="epoch-0")
     assert of_another[0].rollout_id != first[0].rollout_id
+
+
+async def test_a_batch_that_could_not_be_enqueued_may_be_tried_again():
+    class Failing(InMemoryLightningStore):
+        fails = True
+
+        async def enqueue_many_rollouts(self, requests: Any) -> Any:
+            if self.fails:
+                raise StoreUnavailableError("down")
+            return await super().enqueue_many_rollouts(requests)
+
+    store = Failing()
+    run = await StoredRun.open(store, "night")
+    with pytest.raises(StoreUnavailableError):
+        await run.enqueue(requests(2), batch="a")
+    store.fails = False
+    assert len(await run.enqueue(requests(2), batch="a")) == 2
 
 
 async def test_a_batch_needs_a_unique_name():

@@ -18,6 +18,7 @@ from agl_cli_kit import main
 from agl_core.emitter import find_final_reward
 from agl_core.errors import ConfigError
 from agl_env_gymnasium import load
+from agl_env_gymnasium.environment import rules_of
 from agl_env_gymnasium.spaces import (
     InvalidActionError,
     check_observations,
@@ -232,6 +233,20 @@ def test_an_environment_that_draws_nothing_is_made():
     finally:
         gymnasium.registry.pop("AglPlain-v0")
     assert environment.train_dataset == [{"seed": 0}, {"seed": 1}]
+
+
+class Silent(gymnasium.Env[int, int]):
+    observation_space = spaces.Discrete(3)  # pyright: ignore[reportAssignmentType]
+    action_space = spaces.Discrete(2)  # pyright: ignore[reportAssignmentType]
+
+
+@pytest.mark.parametrize(
+    ("entry", "rules"),
+    [(Plain, "An environment that draws nothing: it has no ``render_mode``."), (Silent, "")],
+)
+def test_the_rules_are_those_of_the_class_itself(entry: Any, rules: str):
+    """A class without a docstring has that of ``gymnasium.Env``, about the library."""
+    assert rules_of(entry()) == rules
 
 
 def test_what_has_no_text_form_is_refused():

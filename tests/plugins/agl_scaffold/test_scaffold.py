@@ -154,13 +154,13 @@ def test_a_failure_half_way_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_it_prints_the_next_commands(tmp_path, capsys):
-    assert main(["plugins", "new", "adapter", "pairs", "--path", str(tmp_path / "new")]) == 0
-    folder = tmp_path / "new/agl-adapter-pairs"
+    assert main(["plugins", "new", "adapter", "pairs", "--path", str(tmp_path / "a new")]) == 0
+    folder = tmp_path / "a new/agl-adapter-pairs"
     assert folder.is_dir()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{folder} is ready. Next:"
     assert [line.strip() for line in lines[1:]] == [
-        f"cd {folder}",
+        f"cd '{folder}'",
         "pip install -e '.[test]'",
         "pytest",
     ]

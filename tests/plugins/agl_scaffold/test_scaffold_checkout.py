@@ -65,7 +65,8 @@ def test_the_bounds_are_those_of_the_repositorys_version(plugins: Path):
     for version, bounds in (
         ("0.3.0", ">=0.3,<0.4"),
         ("0.3.0rc1", ">=0.3.0rc1,<0.4"),
-        ("1.4.2", ">=1.4,<2"),
+        ("0.3.0rc1+gabc", ">=0.3.0rc1,<0.4"),
+        ("1.4.2+gabc", ">=1.4,<2"),
     ):
         file.write_text(f'[project]\nname = "agl-core"\nversion = "{version}"\n')
         text = (create_plugin(MADE, plugins) / "pyproject.toml").read_text()

@@ -212,8 +212,12 @@ async def test_an_unhealthy_server_can_be_left_running():
     await server.stop()
 
 
-async def test_an_app_that_cannot_be_pickled():
-    server = launcher("mp", lambda *_: None, start_method="spawn")
+nameless = lambda *_: None  # noqa: E731 -- pickle looks a function up by its name, "<lambda>"
+
+
+@pytest.mark.parametrize("made", [lambda *_: None, nameless], ids=["in a function", "in a module"])
+async def test_an_app_that_cannot_be_pickled(made: Any):
+    server = launcher("mp", made, start_method="spawn")
     with pytest.raises(LaunchError, match="cannot be pickled"):
         await server.start()
 

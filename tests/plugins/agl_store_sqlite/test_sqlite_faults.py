@@ -13,10 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    StoreDataError,
+    StoreUnavailableError,
+)
+from agl_core.plugins import validate_config
 from agl_core.store import current_request_key
 from agl_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
-from agl_store_sqlite import SqliteLightningStore, writer
+from agl_store_sqlite import SqliteConfig, SqliteLightningStore, writer
 from agl_store_sqlite.backend import _return_claims
 from agl_store_sqlite.schema import SCHEMA_VERSION
 from agl_store_sqlite.writer import _Write
@@ -101,6 +107,12 @@ async def test_a_damaged_value_that_sqlite_cannot_notice_raises(tmp_path):
     with pytest.raises(StoreDataError, match=r"store\.db: the file is damaged.*cannot be read"):
         await store.get_rollout_by_id(rollout.rollout_id)
     await store.close()
+
+
+@pytest.mark.parametrize("path", [1, None, ["a"]])
+def test_a_path_that_is_none_is_a_mistake_of_the_configuration(path):
+    with pytest.raises(ConfigError, match=r"^store\.path: "):
+        validate_config(SqliteConfig, {"path": path}, path="store")
 
 
 async def test_a_read_only_file_raises_an_error_that_says_so(tmp_path):

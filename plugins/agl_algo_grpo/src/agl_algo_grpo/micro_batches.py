@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 
@@ -79,6 +79,13 @@ class MicroBatches:
         return True
 
 
+# Plain RuntimeErrors of PyTorch's allocator on a CPU, of CUDA outside of the allocator, of cuBLAS.
+_SAID: Final = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
-    # On a CPU, PyTorch raises a plain RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(s in str(error) for s in _SAID)

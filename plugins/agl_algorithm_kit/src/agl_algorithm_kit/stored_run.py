@@ -107,19 +107,28 @@ class StoredRun(Run):
         run = cls(store, name)
         if run._lease is not None:
             await run._lease.take()
-        snapshot = await store.get_resources_by_id(PREFIX + name)
+        try:
+            await run._read()
+        except BaseException:
+            await run.close()
+            raise
+        return run
+
+    async def _read(self) -> None:
+        """Begin the run, or read what the store keeps of it."""
+        snapshot = await self._store.get_resources_by_id(PREFIX + self.name)
         checkpoint = None if snapshot is None else snapshot.resources.get(KEY)
         if snapshot is None or not isinstance(checkpoint, Checkpoint):
-            await run._write()
-            return run
-        run._began = snapshot.create_time
-        run.state, run.metrics = checkpoint.state, dict(checkpoint.metrics)
-        run.finished = checkpoint.finished
-        if not run.finished:
-            run.result_id = checkpoint.resources_id
-            await run.reopen()
-            logger.info("Resuming run %r; %d rollouts are already enqueued", name, len(run._known))
-        return run
+            await self._write()
+            return
+        self._began = snapshot.create_time
+        self.state, self.metrics = checkpoint.state, dict(checkpoint.metrics)
+        self.finished = checkpoint.finished
+        if not self.finished:
+            self.result_id = checkpoint.resources_id
+            await self.reopen()
+            known = len(self._known)
+            logger.info("Resuming run %r; %d rollouts are already enqueued", self.name, known)
 
     async def reopen(self) -> None:
         """Continue a run from its state, with the rollouts that it has enqueued."""
@@ -212,14 +221,18 @@ class StoredRun(Run):
         for key, request in zip(keys, requests, strict=True):
             if key in old:
                 self._check_same(key, request, old[key])
-        self._used.update(keys)
-        old |= await self._measure_again(old)
         missing = {
             key: request.model_copy(update={"metadata": self._labels(request, *key)})
             for key, request in zip(keys, requests, strict=True)
             if key not in old
         }
-        new = iter(await self._enqueue_once(missing) if missing else ())
+        self._used.update(keys)
+        try:
+            old |= await self._measure_again(old)
+            new = iter(await self._enqueue_once(missing) if missing else ())
+        except BaseException:
+            self._used.difference_update(keys)  # the caller may try again
+            raise
         return [old[key] if key in old else next(new) for key in keys]
 
     async def enqueued(self, batch: str) -> dict[int, Rollout]:

@@ -41,7 +41,7 @@ def load(name: str, options: Mapping[str, Any], *, path: str = "agent") -> Envir
         raise ConfigError(f"gymnasium cannot make {name!r}: {said}", path=path) from error
     try:
         _check(env, config, path)
-        rules = _rules(env) if config.rules is None else config.rules
+        rules = rules_of(env) if config.rules is None else config.rules
     finally:
         env.close()
     player = (PromptedPlayer if config.prompt_template else Player)(name, config, rules)
@@ -69,9 +69,11 @@ def _check(env: gymnasium.Env[Any, Any], config: GymnasiumOptions, path: str) ->
         )
 
 
-def _rules(env: gymnasium.Env[Any, Any]) -> str:
+def rules_of(env: gymnasium.Env[Any, Any]) -> str:
     """Return the sections of an environment's documentation that a player needs."""
     documentation = inspect.getdoc(type(env.unwrapped)) or ""
+    if documentation == inspect.getdoc(gymnasium.Env):
+        return ""  # inherited by a class without a text of its own
     first, *sections = re.split(r"^## +", documentation, flags=re.MULTILINE)
     told = [
         f"{title.strip()}\n{text.strip()}"

@@ -129,7 +129,7 @@ def _as_text(messages: Sequence[Mapping[str, Any]]) -> str:
             continue
         content = message.get("content")
         if content:
-            text = content if isinstance(content, str) else json.dumps(content)
+            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
             lines.append(f"{message['role']}: {_cut(text)}")
         for call in message.get("tool_calls") or ():
             function: Mapping[str, Any] = call.get("function") or {}

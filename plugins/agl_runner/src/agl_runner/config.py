@@ -26,7 +26,8 @@ class AgentRunnerConfig(ComponentConfig):
     failed call. New work is claimed at once, not at the next poll."""
     heartbeat_interval: float = Field(default=10.0, kw_only=False)
     """Seconds between heartbeats; 0 or less: none, and then a runner does not notice that its
-    rollout was cancelled."""
+    rollout was cancelled. A named run takes a worker that is silent for a minute for dead, and
+    repeats its attempt: choose less than a minute there."""
     interval_jitter: float = Field(default=0.5, kw_only=False)
     """Largest random change of these two intervals, in seconds."""
     heartbeat_launch_mode: HeartbeatMode = Field(default="thread", kw_only=False)

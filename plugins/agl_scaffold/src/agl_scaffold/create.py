@@ -11,6 +11,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
+from shlex import quote
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import CORE_DISTRIBUTION
@@ -77,11 +78,11 @@ def next_commands(folder: Path) -> list[str]:
     checkout = checkout_of(folder.parent)
     if checkout:
         return [
-            f"cd {checkout.root}",
+            f"cd {quote(str(checkout.root))}",
             f"python3 dev.py test tests/plugins/{folder.name}",
             "python3 dev.py packages    # lists it in README.md and CONTRIBUTING.md",
         ]
-    return [f"cd {folder}", "pip install -e '.[test]'", "pytest"]
+    return [f"cd {quote(str(folder))}", "pip install -e '.[test]'", "pytest"]
 
 
 def _write(folders: Mapping[Path, Mapping[str, str]]) -> None:
@@ -130,8 +131,9 @@ def _values(name: PluginName, agl: str, requires: tuple[str, ...]) -> dict[str, 
         requires: Its requirements besides the core, which have the same version.
     """
     major, minor = agl.split(".")[:2]
-    # A bound of 0.2 would exclude 0.2.0rc1.
-    lower = agl if re.search("[a-z]", agl) else f"{major}.{minor}"
+    # A bound of 0.2 would exclude 0.2.0rc1; a bound has no local part, as in 0.2.0rc1+gabc.
+    public = agl.partition("+")[0]
+    lower = public if re.search("[a-z]", public) else f"{major}.{minor}"
     upper = f"0.{int(minor) + 1}" if major == "0" else f"{int(major) + 1}"
     bounds = f">={lower},<{upper}"
     return {

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import multiprocessing
 import multiprocessing.connection
+import pickle
 import signal
 import sys
 import threading
@@ -33,6 +34,13 @@ logger = logging.getLogger(__name__)
 
 _KILL_SECONDS: Final = 5.0
 """Longest wait for a killed process: it ends at once, unless it is stuck in a device."""
+_NOT_PICKLED: Final = (
+    AttributeError,
+    TypeError,
+    pickle.PicklingError,
+    multiprocessing.ProcessError,
+)
+"""What ``start`` of a process raises if its arguments cannot be pickled."""
 
 
 class Serving(ABC):
@@ -183,7 +191,7 @@ class ProcessServing(Serving):
             )
             try:
                 process.start()
-            except (AttributeError, TypeError, multiprocessing.ProcessError) as error:
+            except _NOT_PICKLED as error:
                 raise LaunchError(
                     f"the app cannot be pickled ({context.get_start_method()}): {error}"
                 ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -13,10 +13,17 @@ from agl_core.plugins import ComponentConfig
 __all__ = ["SqliteConfig"]
 
 
+def _path_text(value: Any) -> str | bytes:
+    try:
+        return os.fspath(value)
+    except TypeError as error:  # pydantic collects ValueErrors only
+        raise ValueError(str(error)) from error
+
+
 class SqliteConfig(ComponentConfig):
     """Options of ``store.sqlite``."""
 
-    path: Annotated[str | Path, BeforeValidator(os.fspath)] = Field(
+    path: Annotated[str | Path, BeforeValidator(_path_text)] = Field(
         default="agl.db", min_length=1, kw_only=False
     )
     """The database file; it is created, with two files beside it (``-wal``, ``-shm``)."""

@@ -122,6 +122,7 @@ class ContextTests(TracerTests):
                 each.start()
             for each in threads:
                 await asyncio.to_thread(each.join, 60)
+            assert not any(each.is_alive() for each in threads), "a thread hangs"
         assert not failures, failures
 
     async def test_spans_of_gathered_tasks_belong_to_the_trace(

@@ -55,6 +55,10 @@ SLOW_SECONDS = 600
 """Limit of a test marked ``slow`` without one of its own: four of them may share two slow cores."""
 
 
+LONG_SECONDS = 900
+"""A test with such a limit takes minutes, and begins before all others."""
+
+
 def is_named(folder: Path, config: pytest.Config) -> bool:
     """Whether an argument of pytest is a folder or is in it."""
     named = (config.invocation_params.dir / str(arg).partition("::")[0] for arg in config.args)
@@ -89,6 +93,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if is_chosen(item)]
         config.hook.pytest_deselected(items=left_out)
+    # Of several processes none should begin a test of minutes while the others have nothing left.
+    items.sort(key=lambda item: -limit_of(item) if limit_of(item) >= LONG_SECONDS else 0)
+
+
+def limit_of(item: pytest.Item) -> float:
+    """Return the time limit that a test declares, in seconds; 0 for none."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker and marker.args else 0.0
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,8 @@ def test_loopback_is_free(agl_loopback_only):
         pass
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.sendto(b"x", ("127.0.0.1", models.port or 9))
+        probe.sendmsg([b"x"], [], 0, ("127.0.0.1", models.port or 9))
+    socket.getnameinfo(("::ffff:127.0.0.1", 80), socket.NI_NUMERICHOST)
     assert agl_loopback_only == []
 
 
@@ -34,6 +36,19 @@ def test_everything_else_is_refused_and_remembered(agl_loopback_only, host: str)
     thread.join()
     assert "tests stay on this machine" in told[0]
     assert host in agl_loopback_only[0]
+    agl_loopback_only.clear()
+
+
+def test_messages_and_names_are_refused_too(agl_loopback_only):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for ask in (
+            lambda: probe.sendmsg([b"x"], [], 0, ("192.0.2.1", 9)),
+            lambda: socket.gethostbyaddr("192.0.2.1"),
+            lambda: socket.getnameinfo(("192.0.2.1", 80), 0),
+        ):
+            with pytest.raises(PermissionError, match="tests stay on this machine"):
+                ask()
+    assert len(agl_loopback_only) == 3
     agl_loopback_only.clear()
 
 

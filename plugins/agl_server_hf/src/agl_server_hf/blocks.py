@@ -109,7 +109,7 @@ class BlockPool:
         """
         key = (before, tuple(ids))
         known = self._known.setdefault(key, block)
-        if known is block:
+        if known is block and block.key != key:
             block.key, block.serial = key, next(self._serials)
         return known.serial
 

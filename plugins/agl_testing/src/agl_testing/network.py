@@ -8,12 +8,24 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 import pytest
 
 __all__ = ["agl_loopback_only", "loopback_only"]
 
 _LOCAL_NAMES = frozenset({"", "localhost", "localhost.localdomain", socket.gethostname()})
+# https://docs.python.org/3/library/audit_events.html
+_PLACES: Final = {
+    "socket.connect": 1,
+    "socket.sendto": 1,
+    "socket.sendmsg": 1,
+    "socket.getaddrinfo": 0,
+    "socket.gethostbyname": 0,
+    "socket.gethostbyaddr": 0,
+    "socket.getnameinfo": 0,
+}
+"""Place of the host or the address among the arguments of an audit event."""
 
 
 class _Guard:
@@ -39,12 +51,10 @@ class _Guard:
         attempts = self.attempts
         if attempts is None or not event.startswith("socket."):
             return
-        host: object = None
-        if event in ("socket.connect", "socket.sendto"):
-            address = args[1]
-            host = address[0] if isinstance(address, tuple) and address else None
-        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            host = args[0]
+        place = _PLACES.get(event)
+        host: Any = None if place is None else args[place]
+        if isinstance(host, tuple):  # an address: host, port and more
+            host = host[0] if host else None
         if isinstance(host, bytes):
             host = host.decode()
         if isinstance(host, str) and not _is_local(host):
@@ -59,6 +69,7 @@ def _is_local(host: str) -> bool:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
+    address = getattr(address, "ipv4_mapped", None) or address  # ::ffff:127.0.0.1
     return address.is_loopback or address.is_unspecified
 
 

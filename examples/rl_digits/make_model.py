@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from agl_tiny_model import build_byte_tokenizer, build_llama
+from agl_tiny_model import build_byte_llama, build_byte_tokenizer
 
 LISTENS = 0.25
 """Share of warm-up digits that are copied from the text before; the others are random."""
@@ -62,13 +62,7 @@ def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 400) ->
     if (folder / "config.json").is_file():
         return folder
     tokenizer = build_tokenizer()
-    model = build_llama(
-        len(tokenizer),
-        length=256,
-        pad=tokenizer.pad_token_id,
-        end=tokenizer.eos_token_id,
-        seed=seed,
-    )
+    model = build_byte_llama(tokenizer, seed=seed)
     _warm_up(model, tokenizer, seed=seed, steps=warmup_steps)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

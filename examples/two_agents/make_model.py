@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from agl_tiny_model import build_byte_tokenizer, build_llama
+from agl_tiny_model import build_byte_llama, build_byte_tokenizer
 
 LISTENS = 0.25
 """Share of warm-up answers that are copied from the text before; the others are random."""
@@ -37,13 +37,7 @@ def make_model(folder: str | Path, *, seed: int = 0, warmup_steps: int = 200) ->
     if (folder / "config.json").is_file():
         return folder
     tokenizer = build_byte_tokenizer(length=64)
-    model = build_llama(
-        len(tokenizer),
-        length=64,
-        pad=tokenizer.pad_token_id,
-        end=tokenizer.eos_token_id,
-        seed=seed,
-    )
+    model = build_byte_llama(tokenizer, seed=seed)
     _warm_up(model, tokenizer, seed=seed, steps=warmup_steps)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

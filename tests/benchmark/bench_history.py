@@ -37,7 +37,7 @@ import pytest
 from openai import OpenAI
 
 import agl_core as agl
-from agl_tiny_model import build_byte_tokenizer, build_llama
+from agl_tiny_model import build_byte_llama, build_byte_tokenizer
 
 WAYS: dict[str, tuple[str, bool]] = {
     "exact": ("exact", True),
@@ -64,13 +64,7 @@ def make_model(folder: Path, seed: int) -> Path:
     import torch  # pyright: ignore[reportMissingImports]
 
     tokenizer = build_byte_tokenizer(length=512, parts=("<think>", "</think>"))
-    model = build_llama(
-        len(tokenizer),
-        length=512,
-        pad=tokenizer.pad_token_id,
-        end=tokenizer.eos_token_id,
-        seed=seed,
-    )
+    model = build_byte_llama(tokenizer, seed=seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     rng = random.Random(seed)
     pad = tokenizer.pad_token_id

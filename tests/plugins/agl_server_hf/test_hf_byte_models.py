@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agl_tiny_model import build_byte_tokenizer, build_llama
+from agl_tiny_model import build_byte_llama, build_byte_tokenizer
 
 pytestmark = pytest.mark.heavy
 MESSAGES = [
@@ -47,7 +47,8 @@ def test_words_fill_a_vocabulary_up():
 
 def test_a_seed_makes_the_same_weights():
     def weights(seed: int) -> torch.Tensor:
-        model = build_llama(260, length=64, pad=256, end=257, seed=seed)
+        model = build_byte_llama(build_byte_tokenizer(length=64), seed=seed)
+        assert model.config.max_position_embeddings == 64
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     assert torch.equal(weights(1), weights(1))

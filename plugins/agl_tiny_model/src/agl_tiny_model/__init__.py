@@ -5,7 +5,12 @@ conversations that it knows. :mod:`agl_tiny_model.llama` builds one with a token
 learns a format in seconds.
 """
 
-from agl_tiny_model.llama import BYTE_CHAT_TEMPLATE, build_byte_tokenizer, build_llama
+from agl_tiny_model.llama import (
+    BYTE_CHAT_TEMPLATE,
+    build_byte_llama,
+    build_byte_tokenizer,
+    build_llama,
+)
 from agl_tiny_model.qwen import (
     CHAT_TEMPLATE,
     CONVERSATIONS,
@@ -27,6 +32,7 @@ __all__ = [
     "VLLM_CPU_ENV",
     "WEATHER_TOOL",
     "build_adapter",
+    "build_byte_llama",
     "build_byte_tokenizer",
     "build_llama",
     "build_model",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["BYTE_CHAT_TEMPLATE", "build_byte_tokenizer", "build_llama"]
+__all__ = ["BYTE_CHAT_TEMPLATE", "build_byte_llama", "build_byte_tokenizer", "build_llama"]
 
 BYTE_CHAT_TEMPLATE: Final = (
     "{%- for message in messages %}"
@@ -62,6 +62,17 @@ def build_byte_tokenizer(
         chat_template=chat_template,
         model_max_length=length,
         clean_up_tokenization_spaces=False,
+    )
+
+
+def build_byte_llama(tokenizer: Any, *, seed: int = 0) -> Any:
+    """Return a Llama for a tokenizer of :func:`build_byte_tokenizer`; see :func:`build_llama`."""
+    return build_llama(
+        len(tokenizer),
+        length=tokenizer.model_max_length,
+        pad=tokenizer.pad_token_id,
+        end=tokenizer.eos_token_id,
+        seed=seed,
     )
 
 

@@ -86,15 +86,20 @@ def _extend(known: Json, key: str, value: Any) -> None:
     if isinstance(value, list) and isinstance(before, list):
         cast("list[Any]", before).extend(cast("list[Any]", value))
     elif isinstance(value, dict) and isinstance(before, dict):
-        for name, piece in cast("Json", value).items():
-            if name in _IN_PIECES and isinstance(piece, str):
-                before[name] = before.get(name, "") + piece
-            else:
-                _extend(cast("Json", before), name, piece)
+        _join(cast("Json", before), cast("Json", value))
     elif isinstance(value, list):
         known[key] = [*cast("list[Any]", value)]
     elif before is None:
         known[key] = dict(cast("Json", value)) if isinstance(value, dict) else value
+
+
+def _join(known: Json, piece: Json) -> None:
+    """Add a piece of an object."""
+    for key, value in piece.items():
+        if key in _IN_PIECES and isinstance(value, str):
+            known[key] = (known.get(key) or "") + value
+        else:
+            _extend(known, key, value)
 
 
 def _whole(index: Any) -> int:

@@ -6,9 +6,11 @@ Both are plain objects that pickle (with cloudpickle, for agents and algorithms 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
     from agl_core.types import Dataset, ExecutionEvent, NamedResources
 
 logger = logging.getLogger(__name__)
+
+_RESOURCES_SECONDS = 10.0
+"""Storing a snapshot takes milliseconds; who enqueues may also bring the resources later."""
+_LOOK_SECONDS = 0.05
+"""Between two looks for the snapshot: a store has no event for it."""
 
 
 @dataclass
@@ -159,6 +166,8 @@ class RunnerSide:
         hooks: Callbacks around each rollout.
         llm_proxy: The proxy that issues the agents' keys; in another process, a stopped copy.
         trackers: Where the metrics of the runners go.
+        needs_resources: Whether the other side begins by storing resources. A rollout that is in
+            the store already would fail if it began before.
     """
 
     runner: Runner[Any]
@@ -166,6 +175,7 @@ class RunnerSide:
     hooks: Sequence[Hook]
     llm_proxy: LLMProxy | None = None
     trackers: Sequence[Metrics] = ()
+    needs_resources: bool = False
 
     def __post_init__(self) -> None:
         self._recording = ExitStack()
@@ -173,6 +183,8 @@ class RunnerSide:
         self._lock = threading.Lock()
 
     async def __call__(self, store: LightningStore, worker_id: int, event: ExecutionEvent) -> None:
+        if self.needs_resources:
+            await _wait_for_resources(store, event)
         with self._shared_runner() as runner:
             runner.init_worker(worker_id, store)
             try:
@@ -198,4 +210,18 @@ class RunnerSide:
                         self.runner.teardown()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.runner, self.agent, self.hooks, self.llm_proxy, self.trackers)
+        parts = (self.runner, self.agent, self.hooks, self.llm_proxy, self.trackers)
+        return type(self), (*parts, self.needs_resources)
+
+
+async def _wait_for_resources(store: LightningStore, event: ExecutionEvent) -> None:
+    """Wait until the store has a snapshot or the run is stopped, at most some seconds."""
+    deadline = time.monotonic() + _RESOURCES_SECONDS
+    stopped = asyncio.ensure_future(event.wait_async())
+    try:
+        while await store.get_latest_resources() is None and time.monotonic() < deadline:
+            await asyncio.wait({stopped}, timeout=_LOOK_SECONDS)
+            if stopped.done():
+                return
+    finally:
+        stopped.cancel()

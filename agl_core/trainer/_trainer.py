@@ -394,7 +394,14 @@ class Trainer:
             },
         )
         agent.set_trainer(self)
-        worker = RunnerSide(self.runner, agent, self.hooks, self.llm_proxy, self.trackers)
+        worker = RunnerSide(
+            self.runner,
+            agent,
+            self.hooks,
+            self.llm_proxy,
+            self.trackers,
+            needs_resources=algorithm is None and bool(self.initial_resources),
+        )
         measured = (MeasureCalls(),) if self.trackers else ()
         listed = (*installed_interceptors(), *self.interceptors, *measured)
         store = intercept(self.store, *listed)

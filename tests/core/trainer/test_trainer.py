@@ -391,7 +391,12 @@ def test_a_sync_algorithms_error_comes_out() -> None:
 def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
     max_rollouts: int | None,
 ) -> None:
-    store = InMemoryLightningStore()
+    class Slow(InMemoryLightningStore):
+        async def add_resources(self, resources: Any) -> Any:
+            await asyncio.sleep(0.2)  # the rollout waits in the queue: runners must wait, too
+            return await super().add_resources(resources)
+
+    store = Slow()
     served = threading.Event()
 
     class Served(Hook):

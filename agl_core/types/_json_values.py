@@ -87,11 +87,12 @@ def _set(value: Iterable[Any], name: str, depth: int) -> list[Any]:
 
 
 def _dict(value: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, item in value.items():
-        if type(key) is not str:
-            key = _key(key, name)
-        made[key] = item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
+    made = {
+        (key if type(key) is str else _key(key, name)): (
+            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
+        )
+        for key, item in value.items()
+    }
     if len(made) < len(value):
         raise InvalidArgumentError(f"{name} has keys that are the same text in JSON: {list(value)}")
     return made

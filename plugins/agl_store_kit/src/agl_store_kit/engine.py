@@ -222,7 +222,10 @@ class EngineStore(BatchingStore):
             return lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
 
         while True:
-            rollouts = await in_slices(lambda part: starmap(new, part), list(enumerate(batch)))
+            if len(batch) == 1:  # most calls
+                rollouts = [new(0, batch[0])]
+            else:
+                rollouts = await in_slices(lambda part: starmap(new, part), [*enumerate(batch)])
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored
@@ -249,6 +252,8 @@ class EngineStore(BatchingStore):
         if not claimed and wait > 0 and limit > 0:
             claimed = await self._claim_waiting(limit, worker_id, key, wait)
         attempted = self._attempted
+        if len(claimed) == 1:  # most calls
+            return [attempted(*claimed[0])]
         return await in_slices(lambda part: [attempted(*record) for record in part], claimed)
 
     async def _claim(

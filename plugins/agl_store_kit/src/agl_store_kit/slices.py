@@ -68,6 +68,8 @@ async def sorted_in_slices(
 
     Sorts runs, and then pairs of runs as one list: Python's sort merges what is in order already.
     """
+    if len(items) <= _SLICE:
+        return sorted(items, key=key, reverse=descending)
     pauses = Pauses()
     runs: list[list[T]] = []
     for at in range(0, len(items), _RUN):

@@ -59,7 +59,7 @@ async def scan(
         with lock:
             return [(one.rollout, one.latest, one.figures) for one in keep(part)]
 
-    if query.rollout_id_in is not None:
+    if query.rollout_id_in is not None and len(entries) > 1:
         entries = await sorted_in_slices(entries, _ordinal)
     if query.sort_by is None and query.status_in is None:
         chosen = await in_slices(keep, entries)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from agl_tiny_model import build_byte_llama, build_byte_tokenizer
 
-pytestmark = pytest.mark.heavy
 MESSAGES = [
     {"role": "user", "content": "Größe? <think>"},
     {"role": "assistant", "content": '7 \n"x"'},

@@ -88,3 +88,12 @@ def test_a_value_without_a_json_form_is_refused_by_its_name():
 def test_columns_have_the_alias_of_their_table():
     assert rows.columns(("a", "b")) == "a, b"
     assert rows.columns(("a", "b"), "r.") == "r.a, r.b"
+
+
+def test_a_state_has_the_attempt_and_the_worker_of_its_joins_or_none():
+    row = [3, *row_of(ROLLOUT, rows.ROLLOUT_FIELDS)]
+    attempt, worker = row_of(ATTEMPT, rows.ATTEMPT_FIELDS), row_of(WORKER, rows.WORKER_FIELDS)
+    no_attempt, no_worker = [None] * len(attempt), [None] * len(worker)
+    assert rows.state_from([*row, *attempt, *worker]) == (ROLLOUT, 3, ATTEMPT, WORKER)
+    assert rows.state_from([*row, *attempt, *no_worker]) == (ROLLOUT, 3, ATTEMPT, None)
+    assert rows.state_from([*row, *no_attempt, *no_worker]) == (ROLLOUT, 3, None, None)

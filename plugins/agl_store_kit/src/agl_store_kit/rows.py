@@ -23,7 +23,7 @@ from agl_core.types import (
     Worker,
     construct,
 )
-from agl_store_kit.backend import RolloutRecord
+from agl_store_kit.backend import RolloutRecord, RolloutState
 
 __all__ = [
     "ATTEMPT_FIELDS",
@@ -42,6 +42,7 @@ __all__ = [
     "record_from",
     "resources_from",
     "rollout_from",
+    "state_from",
     "worker_from",
 ]
 
@@ -73,6 +74,9 @@ NULLABLE_STRINGS: Final = frozenset(
     }
 )
 """Fields of which a missing value sorts as an empty string."""
+_ATTEMPT: Final = 1 + len(ROLLOUT_FIELDS)
+_WORKER: Final = _ATTEMPT + len(ATTEMPT_FIELDS)
+"""Where attempt and worker begin in a row of :func:`state_from`."""
 _resources: Final = TypeAdapter(NamedResources)
 
 
@@ -184,6 +188,19 @@ def worker_from(row: Row) -> Worker:
     values = dict(zip(WORKER_FIELDS, row, strict=True))
     values["heartbeat_stats"] = _decoded("heartbeat_stats", row[0], values["heartbeat_stats"])
     return construct(Worker, values)
+
+
+def state_from(row: Row) -> RolloutState:
+    """Build what a decision is based on: the number of attempts, a rollout, an attempt, a worker.
+
+    The columns of the attempt and of the worker are NULL if there is none.
+    """
+    return RolloutState(
+        rollout_from(row[1:_ATTEMPT]),
+        row[0],
+        optional_attempt(row[_ATTEMPT:_WORKER]),
+        None if row[_WORKER] is None else worker_from(row[_WORKER:]),
+    )
 
 
 def resources_from(row: Row) -> ResourcesUpdate:

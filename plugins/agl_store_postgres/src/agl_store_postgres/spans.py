@@ -23,7 +23,7 @@ from agl_store_postgres.transaction import (
     StoredState,
     Transaction,
     state_columns,
-    state_from,
+    stored_state,
 )
 
 __all__ = ["append_spans", "draw_sequence_ids"]
@@ -118,7 +118,7 @@ async def _states(tx: Transaction, spans: Sequence[EncodedSpan]) -> dict[Ids, St
     found: dict[Ids, StoredState] = {}
     for row in rows:
         ids = wanted[row[0] - 1]
-        found[ids] = stored = state_from(row[1:])
+        found[ids] = stored = stored_state(row[1:])
         if stored.state.attempt is None:
             raise attempt_not_found(*ids)
     for ids in wanted:

@@ -36,9 +36,7 @@ from agl_store_kit.rows import (
     columns,
     encode,
     encode_resources,
-    optional_attempt,
-    rollout_from,
-    worker_from,
+    state_from,
 )
 from agl_store_postgres.columns import NO_PAYLOAD_COLUMNS
 
@@ -166,7 +164,7 @@ class Transaction:
         )
         if not rows:
             raise rollout_not_found(rollout_id)
-        return state_from(rows[0])
+        return stored_state(rows[0])
 
     def apply(
         self, stored: StoredState, change: Change, *, spans: int = 0, span_bytes: int = 0
@@ -428,11 +426,8 @@ def _lock_worker(rollout_id: str, attempt_id: str, worker_id: str | None) -> Sta
     )
 
 
-STATE_WIDTHS: Final = (2, 2 + len(ROLLOUT_FIELDS), 2 + len(ROLLOUT_FIELDS) + len(ATTEMPT_FIELDS))
-
-
 def state_columns(*, payload: bool) -> str:
-    """Return the columns that :func:`state_from` reads."""
+    """Return the columns that :func:`stored_state` reads."""
     rollout = columns(ROLLOUT_FIELDS, "r.") if payload else NO_PAYLOAD_COLUMNS
     return (
         f"r.ordinal, r.attempts, {rollout}, {columns(ATTEMPT_FIELDS, 'a.')}, "
@@ -440,18 +435,9 @@ def state_columns(*, payload: bool) -> str:
     )
 
 
-def state_from(row: Sequence[Any]) -> StoredState:
+def stored_state(row: Sequence[Any]) -> StoredState:
     """Build a state from a row of :func:`state_columns`."""
-    rollout, attempt, worker = STATE_WIDTHS
-    return StoredState(
-        row[0],
-        RolloutState(
-            rollout_from(row[rollout:attempt]),
-            row[1],
-            optional_attempt(row[attempt:worker]),
-            None if row[worker] is None else worker_from(row[worker:]),
-        ),
-    )
+    return StoredState(row[0], state_from(row[1:]))
 
 
 @cache

@@ -7,15 +7,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
 from agl_store_kit.rows import UnreadableRecordError
 
-__all__ = ["FILE_ERRORS", "FileError", "is_busy", "naming", "translated"]
+__all__ = ["FILE_ERRORS", "is_busy", "naming", "translated"]
 
-FileError = sqlite3.Error | UnreadableRecordError
-"""What a file can raise: SQLite's errors, and damage that SQLite does not notice."""
-FILE_ERRORS = (sqlite3.Error, UnreadableRecordError)
+FILE_ERRORS: Final = (sqlite3.Error, UnreadableRecordError)
+"""The errors that a file can raise: SQLite's, and damage that SQLite does not notice."""
 
 _DAMAGED = "the file is damaged; restore it, or export what can be read"
 _ADVICE = {
@@ -29,7 +29,7 @@ _ADVICE = {
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
-def translated(error: FileError, path: str) -> AglError:
+def translated(error: sqlite3.Error | UnreadableRecordError, path: str) -> AglError:
     """Return the store's error for an error of this file."""
     if isinstance(error, UnreadableRecordError):
         return StoreDataError(f"{path}: {_DAMAGED} ({error})")

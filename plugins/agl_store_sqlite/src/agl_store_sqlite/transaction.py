@@ -22,11 +22,10 @@ from agl_store_kit.lifecycle import Change, is_watched
 from agl_store_kit.rows import (
     WORKER_FIELDS,
     UnreadableRecordError,
-    attempt_from,
     encode,
     encode_resources,
     rollout_from,
-    worker_from,
+    state_from,
 )
 from agl_store_sqlite.columns import (
     ATTEMPT_COLUMNS,
@@ -97,15 +96,7 @@ class Transaction:
         row = self.one(statement, rollout_id, attempt_id, worker_id)
         if row is None:
             raise rollout_not_found(rollout_id)
-        return StoredState(
-            row[0],
-            RolloutState(
-                rollout_from(row[2:11]),
-                row[1],
-                None if row[11] is None else attempt_from(row[11:20]),
-                None if row[20] is None else worker_from(row[20:]),
-            ),
-        )
+        return StoredState(row[0], state_from(row[1:]))
 
     def apply(self, stored: StoredState, change: Change) -> None:
         """Persist a decision, and note it for listeners."""

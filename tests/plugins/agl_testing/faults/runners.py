@@ -151,17 +151,18 @@ class EndsAfterAFailure(Runner):
 
     CAUGHT_BY = "test_an_agent_that_fails_has_failed_once_and_the_next_task_runs"
 
+    class Failed(Exception):
+        pass
+
     async def iter(self, *, event=None, until_idle=False):
-        assert self._parts is not None
-        store = self._parts.workplace.store
-        running = asyncio.ensure_future(super().iter(event=event, until_idle=until_idle))
-        while not running.done():
-            await asyncio.wait({running}, timeout=0.005)
-            if (await store.query_rollouts(status_in=["failed"], limit=0)).total:
-                running.cancel()
-                await asyncio.wait({running})
-                return
-        running.result()
+        with contextlib.suppress(self.Failed):
+            await super().iter(event=event, until_idle=until_idle)
+
+    async def _run_claimed(self, parts, rollout, *args: Any):
+        await super()._run_claimed(parts, rollout, *args)
+        ended = await parts.workplace.store.get_rollout_by_id(rollout.rollout_id)
+        if ended is None or ended.status == "failed":
+            raise self.Failed
 
 
 class IgnoresTheStop(Runner):

@@ -36,6 +36,7 @@ from agl_store_kit import LightningStoreThreaded
 logger = logging.getLogger(__name__)
 
 _HURRIED_JOIN = 1.0  # seconds to join threads after a second Ctrl+C cancelled them
+_LONGEST_WAIT = 1.0  # seconds: a Ctrl+C from just before a wait is handled only after it
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
@@ -126,7 +127,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                     thread.start()
                 asyncio.run(ctrl_c.lead(main))
                 if self.main_thread == "runner":
-                    threads[0].join()
+                    while threads[0].is_alive():
+                        threads[0].join(_LONGEST_WAIT)
             finally:
                 ctrl_c.raise_no_more()
         except BaseException as error:
@@ -151,9 +153,11 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 hurry.set()
                 deadline = min(deadline, time.monotonic() + _HURRIED_JOIN)
             try:
-                ctrl_c.notices.get(timeout=max(0.0, deadline - time.monotonic()))
+                remaining = max(0.0, deadline - time.monotonic())
+                ctrl_c.notices.get(timeout=min(remaining, _LONGEST_WAIT))
             except Empty:
-                break
+                if time.monotonic() >= deadline:
+                    break
             except KeyboardInterrupt:  # from a handler of the program's own
                 ctrl_c.count()
         for thread in started:

@@ -65,37 +65,26 @@ def _walk(value: Any, name: str, depth: int) -> Any:
         )
     kind: Any = value.__class__  # without a call of cast(): every task passes here
     if kind is dict:
-        return _dict(value, name, depth)
+        made = {
+            (key if type(key) is str else _key(key, name)): (
+                item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
+            )
+            for key, item in value.items()
+        }
+        if len(made) < len(value):
+            raise InvalidArgumentError(
+                f"{name} has keys that are the same text in JSON: {list(value)}"
+            )
+        return made
     if kind is list or kind is tuple:
-        return _list(value, name, depth)
-    if kind in _SETS:
-        return _set(value, name, depth)
+        return [
+            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value
+        ]
     if kind is float:
         return value if isfinite(value) else None
     if kind in _UNCHANGED:
         return value
     return _other(value, name, depth)
-
-
-def _list(value: Iterable[Any], name: str, depth: int) -> list[Any]:
-    return [item if type(item) in _UNCHANGED else _walk(item, name, depth + 1) for item in value]
-
-
-def _set(value: Iterable[Any], name: str, depth: int) -> list[Any]:
-    """Return the items in an order that does not depend on the hashes of texts in this process."""
-    return sorted(_list(value, name, depth), key=repr)
-
-
-def _dict(value: Mapping[Any, Any], name: str, depth: int) -> dict[str, Any]:
-    made = {
-        (key if type(key) is str else _key(key, name)): (
-            item if type(item) in _UNCHANGED else _walk(item, name, depth + 1)
-        )
-        for key, item in value.items()
-    }
-    if len(made) < len(value):
-        raise InvalidArgumentError(f"{name} has keys that are the same text in JSON: {list(value)}")
-    return made
 
 
 def _key(key: Any, name: str) -> str:
@@ -123,11 +112,12 @@ def _plain_number(value: Any) -> Any:
 
 def _other(value: Any, name: str, depth: int) -> Any:
     if isinstance(value, Mapping):
-        return _dict(cast("Mapping[Any, Any]", value), name, depth)
+        return _walk(dict(cast("Mapping[Any, Any]", value)), name, depth)
     if isinstance(value, _SETS):
-        return _set(cast("Iterable[Any]", value), name, depth)
+        # Their order depends on the hashes of texts in this process; that of the texts does not.
+        return sorted(_walk(list(cast("Iterable[Any]", value)), name, depth), key=repr)
     if isinstance(value, (list, tuple)):  # a named tuple, and other subclasses
-        return _list(cast("Iterable[Any]", value), name, depth)
+        return _walk(list(cast("Iterable[Any]", value)), name, depth)
     if isinstance(value, str):
         return str.__str__(value)
     plain = _plain_number(value)

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -138,6 +139,13 @@ class EngineStore(BatchingStore):
         clock = self._backend.clock
         return time.time() if clock is None else await clock.now()
 
+    async def _scanned_at(self) -> float:
+        """Let the watchdog scan if that is due, and return the time: the first step of a change."""
+        if self._watchdog.is_due():
+            await self._watchdog.scan()
+        clock = self._backend.clock
+        return time.time() if clock is None else await clock.now()
+
     # -- about the store -------------------------------------------------------------------------
 
     @property
@@ -174,8 +182,7 @@ class EngineStore(BatchingStore):
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
-        await self._watchdog.scan()
-        now = await self.now()
+        now = await self._scanned_at()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -194,8 +201,8 @@ class EngineStore(BatchingStore):
         metadata: dict[str, Any] | None = None,
     ) -> Rollout:
         fields = new_rollout_fields(input, mode, resources_id, config, metadata)
-        await self._watchdog.scan()
-        ((rollout, _),) = await self._insert([fields], await self.now(), current_request_key.get())
+        now = await self._scanned_at()
+        ((rollout, _),) = await self._insert([fields], now, current_request_key.get())
         return copy_rollout(rollout) if self._copies else rollout
 
     async def enqueue_many_rollouts(
@@ -204,8 +211,8 @@ class EngineStore(BatchingStore):
         batch = await in_slices(lambda part: map(_new_fields, part), rollouts)
         if not batch:
             return []
-        await self._watchdog.scan()
-        records = await self._insert(batch, await self.now(), current_request_key.get())
+        now = await self._scanned_at()
+        records = await self._insert(batch, now, current_request_key.get())
         return await self._copied([rollout for rollout, _ in records], copy_rollout)
 
     async def _insert(
@@ -217,15 +224,12 @@ class EngineStore(BatchingStore):
         begin: Callable[[RolloutState], Change] | None = None,
         worker_id: str | None = None,
     ) -> Sequence[RolloutRecord]:
-        def new(place: int, fields: dict[str, Any]) -> Rollout:
-            rollout_id = new_rollout_id() if key is None else id_from_key("ro-", key, place)
-            return lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
-
         while True:
             if len(batch) == 1:  # most calls
-                rollouts = [new(0, batch[0])]
+                rollouts = [_new_rollout(now, key, 0, batch[0])]
             else:
-                rollouts = await in_slices(lambda part: starmap(new, part), [*enumerate(batch)])
+                new = partial(starmap, partial(_new_rollout, now, key))
+                rollouts = await in_slices(new, [*enumerate(batch)])
             stored = await self._backend.insert_rollouts(rollouts, begin=begin, worker_id=worker_id)
             if stored is not None:
                 return stored
@@ -246,9 +250,9 @@ class EngineStore(BatchingStore):
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None, wait: float = 0.0
     ) -> Sequence[AttemptedRollout]:
-        await self._watchdog.scan()
+        now = await self._scanned_at()
         key = current_request_key.get()
-        claimed = await self._claim(limit, worker_id, key, note_idle=True)
+        claimed = await self._claim(limit, worker_id, key, now, note_idle=True)
         if not claimed and wait > 0 and limit > 0:
             claimed = await self._claim_waiting(limit, worker_id, key, wait)
         attempted = self._attempted
@@ -257,10 +261,8 @@ class EngineStore(BatchingStore):
         return await in_slices(lambda part: [attempted(*record) for record in part], claimed)
 
     async def _claim(
-        self, limit: int, worker_id: str | None, key: str | None, *, note_idle: bool
+        self, limit: int, worker_id: str | None, key: str | None, now: float, *, note_idle: bool
     ) -> Sequence[tuple[Rollout, Attempt]]:
-        now = await self.now()
-
         def begin(state: RolloutState, place: int) -> Change:
             attempt_id = _id_of_claim(key, place, state.attempt_count)
             return _begin(state, attempt_id, worker_id, now, dequeued=True)
@@ -282,7 +284,8 @@ class EngineStore(BatchingStore):
                 while True:
                     self._waiters.look(place)
                     # The first claim has recorded the worker as idle; once is enough.
-                    claimed = await self._claim(limit, worker_id, key, note_idle=False)
+                    now = await self.now()
+                    claimed = await self._claim(limit, worker_id, key, now, note_idle=False)
                     remaining = deadline - time.monotonic()
                     if claimed or remaining <= 0:
                         return claimed
@@ -292,8 +295,7 @@ class EngineStore(BatchingStore):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None
     ) -> AttemptedRollout:
-        await self._watchdog.scan()
-        now = await self.now()
+        now = await self._scanned_at()
         key = current_request_key.get()
         attempt_id = new_attempt_id() if key is None else id_from_key("at-", key, length=8)
 
@@ -325,8 +327,7 @@ class EngineStore(BatchingStore):
         await self._backend.change_worker(attempt.worker_id, decide)
 
     async def return_claim(self, rollout_id: str, attempt_id: str) -> None:
-        await self._watchdog.scan()
-        now = await self.now()
+        now = await self._scanned_at()
         attempts, _ = await self._backend.find_attempts(AttemptQuery(rollout_id=rollout_id))
         others = [attempt for attempt in attempts if attempt.attempt_id != attempt_id]
         lost = max(map(infrastructure_failures, others), default=0)
@@ -470,8 +471,7 @@ class EngineStore(BatchingStore):
             config=config,
             metadata=metadata,
         )
-        await self._watchdog.scan()
-        now = await self.now()
+        now = await self._scanned_at()
 
         def decide(state: RolloutState) -> Change:
             return lifecycle.update_rollout(
@@ -496,9 +496,7 @@ class EngineStore(BatchingStore):
             last_heartbeat_time=last_heartbeat_time,
             metadata=metadata,
         )
-        if self._watchdog.is_due():  # saves a coroutine
-            await self._watchdog.scan()
-        now = await self.now()
+        now = await self._scanned_at()
         before: Attempt | None = None
 
         def decide(state: RolloutState) -> Change:
@@ -557,6 +555,8 @@ class EngineStore(BatchingStore):
         await self._watchdog.scan()
         records, total = await self._backend.find_rollouts(query)
         join = self._joined
+        if len(records) == 1:  # most searches
+            return _page([join(*records[0])], query, total)
         items = await in_slices(lambda part: [join(*record) for record in part], records)
         return _page(items, query, total)
 
@@ -728,6 +728,12 @@ def _new_fields(request: EnqueueRolloutRequest) -> dict[str, Any]:
     return new_rollout_fields(
         request.input, request.mode, request.resources_id, request.config, request.metadata
     )
+
+
+def _new_rollout(now: float, key: str | None, place: int, fields: dict[str, Any]) -> Rollout:
+    """Return a rollout with an id of its own; under a key, the id of its place in the call."""
+    rollout_id = new_rollout_id() if key is None else id_from_key("ro-", key, place)
+    return lifecycle.new_rollout(rollout_id=rollout_id, now=now, **fields)
 
 
 def _begin(

@@ -436,7 +436,7 @@ def verdict(
 def _with_status(
     rollout: Rollout, status: RolloutStatus, now: float
 ) -> tuple[Rollout, QueueAction | None]:
-    was_queued = _is_queued(rollout)
+    was_queued = rollout.status in QUEUING_STATUSES
     end_time = now if status in FINISHED_STATUSES else None
     queue: QueueAction | None = None
     if was_queued != (status in QUEUING_STATUSES):

@@ -411,11 +411,12 @@ class MemoryBackend(StorageBackend):
             return [(name, entry.rollout.status) for name, entry in found if entry is not None]
 
     async def find_rollouts(self, query: RolloutQuery) -> tuple[Sequence[RolloutRecord], int]:
-        if query.conditions.keys() <= {"status_in"} and not _reads_all_sorted(query):
+        given = query.conditions.keys()
+        if given <= {"status_in"} and not _reads_all_sorted(query):
             return await self._find_in_index(query)
         with self._lock:
             entries = self._wanted(query)
-            if len(entries) == 1 and query.conditions.keys() == {"rollout_id_in"}:  # most searches
+            if len(entries) == 1 and given == {"rollout_id_in"}:  # most searches
                 found = [(entries[0].rollout, entries[0].latest)]
                 return cut(found, query.limit, query.offset), 1
         found, total = await scan(entries, query, self._lock)

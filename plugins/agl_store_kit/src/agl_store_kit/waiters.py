@@ -74,10 +74,12 @@ class Waiters:
 
     def announce(self, notices: Sequence[Notice]) -> None:
         """See :meth:`agl_store_kit.backend.BackendListener.announce`."""
+        ends = [notice for notice in notices if type(notice) is EndNotice]
+        if not ends:  # most changes
+            return
         with without_key():
-            for notice in notices:
-                if type(notice) is EndNotice:
-                    notify("rollout_ended", rollout=notice.rollout)
+            for notice in ends:
+                notify("rollout_ended", rollout=notice.rollout)
 
     def work_available(self, count: int) -> None:
         """See :meth:`agl_store_kit.backend.BackendListener.work_available`."""

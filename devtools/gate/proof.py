@@ -3,9 +3,10 @@
     python3 dev.py proof [PART...] [--sample N] [--seed N]
 
 Needs the data of a run of ``python3 dev.py record``, which say what test files execute a line. A
-mutant is changed in a copy of the repository. The chosen unmarked tests that execute its line run
-first. If they pass, the others run: those that the choice left out, and slow tests of all files
-that use the changed one. A mutant that only these kill is a miss.
+mutant is changed in a copy of the repository. What a gate of this change runs comes first: the
+chosen unmarked tests that execute the line, and the slow tests of the changed part. If they pass,
+the others run: those that the choice left out, and slow tests of all other files that use the
+changed one. A mutant that only these kill is a miss.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             copy.find_broken(_tests_of(mutants, executed), suites.UNMARKED)
             for mutant in mutants:
                 start = time.monotonic()
-                by_chosen, by_others = _killers(copy, mutant, executed)
+                by_chosen, by_others = _killers(copy, copy.tree.parts[name], mutant, executed)
                 killed += by_chosen is not None
                 missed += by_others is not None
                 found = by_chosen or (f"MISSED, killed by {by_others}" if by_others else "survives")
@@ -199,19 +200,23 @@ def _tests_of(mutants: Iterable[Mutant], executed: Executed) -> set[str]:
     return found
 
 
-def _killers(copy: Copy, mutant: Mutant, executed: Executed) -> tuple[str | None, str | None]:
-    """Return the chosen test that kills a mutant, or else another test that does."""
+def _killers(
+    copy: Copy, part: Part, mutant: Mutant, executed: Executed
+) -> tuple[str | None, str | None]:
+    """Return the test of a gate that kills a mutant of a part, or else another test that does."""
     known = copy.tree.test_files.keys()
     chosen = copy.chosen(mutant)
     executing = _tests_of([mutant], executed) & known
     slow = {test for test in copy.tests.users_of(mutant.file) & known if copy.tree.is_slow(test)}
+    own = {test for test in slow if copy.tree.test_files[test] == part}
     file = copy.root / mutant.file
     correct = file.read_bytes()
     file.write_text(mutant.source)
     try:
-        if killer := copy.killer(executing & chosen, suites.UNMARKED):
+        killer = copy.killer(executing & chosen, suites.UNMARKED)
+        if killer := killer or copy.killer(own, suites.SLOW):
             return killer, None
         others = copy.killer(executing - chosen, suites.UNMARKED)
-        return None, others or copy.killer(slow, suites.SLOW)
+        return None, others or copy.killer(slow - own, suites.SLOW)
     finally:
         file.write_bytes(correct)

@@ -27,7 +27,7 @@ from agl_core.errors import LLMServerError, MissingDependencyError
 from agl_core.llm_server import LLMServer
 from agl_core.plugins import configured_by
 from agl_server_hf.config import HFServerConfig
-from agl_serving import LOOPBACK, is_wildcard, url_host
+from agl_serving import LOOPBACK, is_wildcard, start_in_thread, url_host
 
 __all__ = ["HFServer"]
 
@@ -99,7 +99,7 @@ class HFServer(LLMServer):
         await self.stop()  # clean up after a process that died
         self._version = "0"
         self._adapters.clear()
-        self._process = self._spawn()
+        self._process = await start_in_thread(self._spawn, self._discard)
         try:
             reply = await self._read_reply(self._config.start_timeout)
         except BaseException:
@@ -191,6 +191,11 @@ class HFServer(LLMServer):
             start_new_session=True,
             env={"TOKENIZERS_PARALLELISM": "false", **os.environ},
         )
+
+    async def _discard(self, process: subprocess.Popen[str]) -> None:
+        """End a process whose start was given up."""
+        self._process = process
+        await self.stop()
 
     async def _read_reply(self, timeout: float) -> dict[str, Any]:
         """Return the process's next reply; stop the process if none arrives.

@@ -21,8 +21,6 @@ _TAIL_BYTES: Final = 16_384
 """The end of the log in which the last lines are looked for."""
 _TAIL_LINES: Final = 12
 """The end of a traceback of vLLM, which says what is wrong."""
-_LAUNCH_SECONDS: Final = 30.0
-"""The keeper says at once whether it could start the command; a loaded machine is slow."""
 _EXTRA_SECONDS: Final = 15.0
 """Time that the keeper may need beyond the grace period."""
 _PREFIX: Final = re.compile(r"^(\([^)]*pid=\d+\) )?([A-Z]+ \S+ \S+ \[[^\]]*\] )?")
@@ -37,7 +35,8 @@ class KeptProcess:
     """A command run by a keeper process (:mod:`agl_server_vllm.keeper`).
 
     The command and all its processes end when :meth:`stop` is called, and when this process ends in
-    any way, SIGKILL included.
+    any way, SIGKILL included. Its constructor waits for the keeper's first word: seconds on a busy
+    machine.
 
     Args:
         command: Command to run.
@@ -83,7 +82,7 @@ class KeptProcess:
 
     def _read_pid(self) -> int:
         assert self._keeper.stdout is not None
-        word = self._keeper.stdout.readline()  # returns at once; empty if the keeper failed
+        word = self._keeper.stdout.readline()  # empty if the keeper failed
         self._keeper.stdout.close()
         if not word.strip():
             self._keeper.wait()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from agl_server_vllm.weights import (
     refuse_tied,
     tensor_shapes,
 )
+from agl_serving import start_in_thread
 
 __all__ = ["VLLMServer"]
 
@@ -125,7 +127,7 @@ class VLLMServer(LLMServer):
         self._check_files()
         self._installation = installation = await find_installation(config.python, config.env)
         for attempt in range(1, _PORT_TRIES + 1):
-            engine = Engine(config, installation)
+            engine = await start_in_thread(partial(Engine, config, installation), Engine.stop)
             try:
                 await engine.start()
             except PortTakenError:

@@ -40,6 +40,9 @@ from .sockets import (
     outbound_address as outbound_address,
     url_host as url_host,
 )
+from .starting import (
+    start_in_thread as start_in_thread,
+)
 from .tokens import (
     ATTEMPT_TOKEN_SECONDS as ATTEMPT_TOKEN_SECONDS,
     MIN_SECRET_LENGTH as MIN_SECRET_LENGTH,

@@ -356,9 +356,6 @@ class Transaction:
             )
 
 
-_ATTEMPT_BY_ID: Final = "attempts a ON a.rollout = r.ordinal AND a.attempt_id = ?2"
-
-
 _UPSERT_WORKER: Final = (
     f"INSERT INTO workers ({', '.join(WORKER_FIELDS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (worker_id) DO UPDATE SET "

@@ -220,3 +220,7 @@ def _killers(
         return None, others or copy.killer(slow - own, suites.SLOW)
     finally:
         file.write_bytes(correct)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -12,6 +12,7 @@ changed one. A mutant that only these kill is a miss.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import signal
@@ -77,10 +78,20 @@ class Copy:
                 return failed[0]
         return None
 
-    def find_broken(self, files: Iterable[str], marks: str) -> None:
-        """Note the tests that fail in this copy without a fault."""
+    def find_broken(self, files: Iterable[str], mutants: Iterable[Mutant]) -> None:
+        """Note the unmarked tests that fail in this copy without a fault.
+
+        A mutant is written without comments and formatting, as each of their files is here: a test
+        that lints the copy would kill all of them.
+        """
+        correct = {self.root / mutant.file: mutant.tree for mutant in mutants}
+        sources = {path: path.read_bytes() for path in correct}
+        for path, tree in correct.items():
+            path.write_text(ast.unparse(tree))
         for part, tests in self._by_environment(files).items():
-            self.broken.update(FAILED.findall(self._pytest(part, tests, marks) or ""))
+            self.broken.update(FAILED.findall(self._pytest(part, tests, suites.UNMARKED) or ""))
+        for path, source in sources.items():
+            path.write_bytes(source)
 
     def _by_environment(self, files: Iterable[str]) -> Mapping[Part | None, Sequence[str]]:
         """Return test files by the heavy part whose environment they need; None: the common one."""
@@ -132,7 +143,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         killed = missed = 0
         for name in given.parts:
             mutants = _sample(copy.tree.parts[name], executed, given.sample, given.seed)
-            copy.find_broken(_tests_of(mutants, executed), suites.UNMARKED)
+            copy.find_broken(_tests_of(mutants, executed), mutants)
             for mutant in mutants:
                 start = time.monotonic()
                 by_chosen, by_others = _killers(copy, copy.tree.parts[name], mutant, executed)

@@ -39,7 +39,8 @@ PARTS = ("agl_core", "agl_store_http", "agl_proxy_direct", "agl_algo_grpo", "agl
 SAMPLE = 12
 HANGS = 1200
 """Seconds after which the tests of a mutant hang; no file takes half of it."""
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:@\w+)?(?: - .*)?$", re.MULTILINE)
+"""The id of a test that failed, without the group that it shares a process with."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,22 @@ class Copy:
             failed = [test for test in FAILED.findall(output) if test not in self.broken]
             if failed:
                 return failed[0]
+        return None
+
+    def slow_killer(self, files: Iterable[str], mutant: Mutant) -> str | None:
+        """Return the first slow test that fails with a mutant and not without it."""
+        files, module = list(files), self.root / mutant.file
+        while killer := self.killer(files, suites.SLOW):
+            module.write_text(ast.unparse(mutant.tree))
+            part = self.tree.test_files.get(killer.partition("::")[0])
+            alone = part if part is not None and part.heavy else None
+            fails = part is not None and FAILED.search(
+                self._pytest(alone, [killer], suites.SLOW) or ""
+            )
+            module.write_text(mutant.source)
+            if not fails:
+                return killer
+            self.broken.add(killer)
         return None
 
     def find_broken(self, files: Iterable[str], mutants: Iterable[Mutant]) -> None:
@@ -225,10 +242,10 @@ def _killers(
     file.write_text(mutant.source)
     try:
         killer = copy.killer(executing & chosen, suites.UNMARKED)
-        if killer := killer or copy.killer(own, suites.SLOW):
+        if killer := killer or copy.slow_killer(own, mutant):
             return killer, None
         others = copy.killer(executing - chosen, suites.UNMARKED)
-        return None, others or copy.killer(slow - own, suites.SLOW)
+        return None, others or copy.slow_killer(slow - own, mutant)
     finally:
         file.write_bytes(correct)
 

@@ -65,6 +65,7 @@ def test_what_a_gate_runs_counts(tmp_path: Path, file: str, mark: str, counts: b
         tree=SimpleNamespace(test_files=FILES, is_slow=lambda test: test.endswith("_slow.py")),
         chosen=lambda mutant: {"own.py"},
         killer=killer,
+        slow_killer=lambda files, mutant: killer(files, suites.SLOW),
     )
     mutant: Any = SimpleNamespace(
         file="module.py", source="x = 2\n", at_import=False, line=1, end=1

@@ -21,6 +21,7 @@ __all__ = [
     "overlap",
     "sent_messages",
     "system_text",
+    "were_sampled_apart",
 ]
 
 _OF_THE_AGENT: Final = frozenset({"client_disconnected", "CancelledError"})
@@ -69,20 +70,32 @@ class SeenCalls:
 
 
 def _is_same(span: Span, call: ModelCall, other: Span, known: ModelCall) -> bool:
-    pairs = [
-        (mine, theirs)
-        for mine, theirs in (
-            (call.prompt_ids, known.prompt_ids),
-            (call.response_ids, known.response_ids),
-        )
-        if mine and theirs
-    ]
+    pairs = _token_pairs(call, known)
     if any(mine != theirs for mine, theirs in pairs):
         return False
     (mine, row), (theirs, other_row) = call.find("prompt"), known.find("prompt")
     if row is other_row and mine is not None and mine != theirs:
         return False
     return len(pairs) == 2 or overlap(span, other)  # equal tokens were sampled once
+
+
+def _token_pairs(one: ModelCall, other: ModelCall) -> list[tuple[list[int], list[int]]]:
+    """Return the token ids of prompts and answers that both calls have."""
+    mine, theirs = (one.prompt_ids, one.response_ids), (other.prompt_ids, other.response_ids)
+    return [(a, b) for a, b in zip(mine, theirs, strict=True) if a and b]
+
+
+def were_sampled_apart(one: ModelCall, other: ModelCall) -> bool:
+    """Return whether token ids show that a call is not the one that encloses it in time.
+
+    Of calls that an agent makes side by side one often lies within another, and both may have the
+    same prompt and answer. A call that was recorded with its tokens has its server's response id.
+    """
+    pairs = _token_pairs(one, other)
+    if any(mine != theirs for mine, theirs in pairs):
+        return True
+    ids = one.response_id, other.response_id
+    return len(pairs) == 2 and None not in ids and ids[0] != ids[1]
 
 
 def is_same_inside(outer: ModelCall, inner: ModelCall) -> bool:

@@ -22,6 +22,7 @@ from agl_adapters.recorded_calls import (
     chosen_choice,
     is_broken,
     is_same_inside,
+    were_sampled_apart,
 )
 from agl_adapters.repair import enclosing_nodes
 from agl_adapters.vocabulary import agent_name, count_unread, is_model_call
@@ -109,14 +110,16 @@ class TraceTree:
         id: The span's id; for a virtual node, the id of the missing span.
         span: The recorded span, or a virtual one in place of a missing span.
         children: Child nodes.
+        moved: Whether its times put it below its parent, see :meth:`repair_hierarchy`.
     """
 
-    __slots__ = ("_reward", "_reward_known", "children", "id", "span")
+    __slots__ = ("_reward", "_reward_known", "children", "id", "moved", "span")
 
     def __init__(self, id: str, span: Span, children: Iterable[TraceTree] = ()) -> None:
         self.id = id
         self.span = span
         self.children = list(children)
+        self.moved = False
         self._reward: float | None = None
         self._reward_known = False
 
@@ -282,6 +285,7 @@ class TraceTree:
                 continue
             group[index] = target.group
             target.node.children.append(top.children[index])
+            top.children[index].moved = True
             received[target.node.id] = target.node
             moved.add(index)
             remaining -= 1
@@ -302,7 +306,8 @@ class TraceTree:
         the spans below it, down to the next agent that matches. A call nested in a call is the same
         call, recorded by a framework and by the client that it uses. The client has more data, so
         the inner one is kept, unless only the outer one has a response id. If both have one, their
-        answers must be equal, since some frameworks make ids of their own. Of several spans of one
+        answers must be equal, since some frameworks make ids of their own. If only times say that
+        it is nested, and token ids that it is another call, both are kept. Of several spans of one
         call (:class:`~agl_adapters.recorded_calls.SeenCalls`) the first is kept, with the data of
         the most complete one (:attr:`ModelCall.completeness`). A call that failed is left out: what
         was recorded of its answer is not an answer. So is a call that a recording answered: its
@@ -319,11 +324,12 @@ class TraceTree:
         seen = SeenCalls()
         superseded: set[str] = set()
         label: str | None = None if is_agent else ANY_AGENT
-        stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None]] = [
-            (self, label, False, None)
+        # Of a node also: whether only times say that it is below the nearest call around it.
+        stack: list[tuple[TraceTree, str | None, bool, MatchedCall | None, bool]] = [
+            (self, label, False, None, False)
         ]
         while stack:
-            node, label, in_reward, outer = stack.pop()
+            node, label, in_reward, outer, by_time = stack.pop()
             span = node.span
             known = is_model_call(span.attributes)
             named = known if is_call is None else is_call(span.name) is not None
@@ -337,13 +343,17 @@ class TraceTree:
                 call = ModelCall(span.attributes)
                 response_id = call.response_id
                 twin = seen.find(span, call, outer and outer.node.span)
+                apart = bool(outer and by_time and were_sampled_apart(outer.call, call))
                 reason = (
                     Reason.OTHER_AGENT
                     if label is None
                     else Reason.IN_REWARD
                     if in_reward
                     else Reason.NESTED_CALL
-                    if response_id is None and outer and outer.call.response_id is not None
+                    if response_id is None
+                    and outer
+                    and outer.call.response_id is not None
+                    and not apart
                     else Reason.DUPLICATE_RESPONSE
                     if twin is not None
                     else Reason.BROKEN
@@ -364,10 +374,10 @@ class TraceTree:
                             calls[twin] = MatchedCall(first.node, first.agent, call, first.again)
                 elif label is not None:
                     found = MatchedCall(node, label, call)
-                    if outer is not None and is_same_inside(outer.call, call):
+                    if outer and not apart and is_same_inside(outer.call, call):
                         superseded.add(outer.node.id)
                         found.again.extend(outer.spans)
-                    outer = found
+                    outer, by_time = found, False
                     calls.append(outer)
                     seen.add(span, call, len(calls) - 1)
             elif known:
@@ -376,7 +386,10 @@ class TraceTree:
             if agent is not None:
                 label = agent if is_agent is None or is_agent(agent) else None
             in_reward = in_reward or (rules.exclude_in_reward and node.reward() is not None)
-            stack.extend((child, label, in_reward, outer) for child in reversed(node.children))
+            stack.extend(
+                (child, label, in_reward, outer, by_time or child.moved)
+                for child in reversed(node.children)
+            )
         report.leave_out("call", Reason.NESTED_CALL, len(superseded))
         return [found for found in calls if found.node.id not in superseded]
 

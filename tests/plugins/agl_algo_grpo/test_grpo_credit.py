@@ -17,7 +17,7 @@ from agl_adapter_trajectory import Certificate, TrajectoryRow
 from agl_algo_grpo import GRPO, CreditConfig, GRPOConfig
 from agl_algo_grpo.credit import to_paths, token_advantages
 from agl_algo_grpo.grpo import group_advantages
-from agl_algo_grpo.samples import Group, Sample, Step
+from agl_algo_grpo.samples import FAILURE, Decision, Group, Reason, Sample, Step
 from agl_algo_grpo.training import to_rows
 from agl_core import semconv
 from agl_core.types import Rollout, Span
@@ -124,8 +124,6 @@ def test_tokens_of_a_fork_are_compared_with_those_of_its_parent():
 
 
 def test_a_step_trains_on_forks_of_usable_rollouts_only():
-    from agl_algo_grpo.samples import Decision
-
     good = Decision(sample("x", 1, "aB"), rows=1, tokens=1)
     bad = Decision(None, "no reward", rows=1, tokens=5)
     fork = Sample("f", 0.0, [row("aC")], calls=[(0, 0)], parent="x")
@@ -136,6 +134,40 @@ def test_a_step_trains_on_forks_of_usable_rollouts_only():
     assert [one.rollout_id for one in step.samples] == ["x", "x", "f"]
     assert (step.rewards, step.sampled_tokens) == ([1, 1], 9)
     assert step.dropped == {"no reward": 1}
+
+
+def test_a_fork_that_repeats_all_calls_of_its_policy_is_left_out():
+    """Of a solver and a critic the fork may go on with calls that the parent has none of."""
+    parent, other = sample("x", 1, "aB"), sample("y", 0, "aC")
+    late = Sample("f", 0.0, [row("abD")], calls=[(0, 0)], parent="x", repeated=1)
+    options = config("forked", group_size=2)
+    decided = [Decision(one, rows=1, tokens=1) for one in (parent, other)]
+    step = Step.of([decided], options, {0: [Decision(late, rows=1, tokens=1)]})
+    assert [one.rollout_id for one in step.samples] == ["x", "y"]
+    assert step.dropped == {Reason.PAST_PARENT: 1}
+    assert step.groups[0].teaches(options)
+
+
+@pytest.mark.parametrize("scale", [1, 100])
+def test_a_failure_is_the_worst_for_every_agent(scale: float):
+    """Whatever numbers it emitted before, and whatever scale an agent's numbers have."""
+
+    def pair(name: str, reward: float, rewards: dict[str, float]) -> Decision:
+        rows = [row("aB", "solver"), row("xY", "critic")]
+        made = Sample(name, reward, rows, calls=[(0, 0), (1, 0)], rewards=rewards)
+        return Decision(made, rows=2)
+
+    decided = [
+        pair("x", 0.0, {"solver": 0.0, "critic": 3 * scale}),
+        pair("y", 0.5, {"solver": 0.5, "critic": 2 * scale}),
+        pair("z", FAILURE, {}),
+    ]
+    options = config("agents", group_size=3)
+    (group,) = Step.of([decided], options).groups
+    for of_agent in zip(
+        *([float(a[-1]) for a in rows] for rows in token_advantages(group, options)), strict=True
+    ):
+        assert of_agent[2] < min(of_agent[:2])
 
 
 def test_forks_need_a_loss_that_weighs_tokens():

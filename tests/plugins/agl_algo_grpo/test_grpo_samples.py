@@ -16,7 +16,7 @@ from openai import APIError, AsyncOpenAI
 from agl_adapter_trajectory import TraceToTrajectory, TrajectoryRow
 from agl_algo_grpo.config import CreditConfig, GRPOConfig
 from agl_algo_grpo.grpo import group_advantages
-from agl_algo_grpo.samples import Decision, Learner, Reason, Sample, Step, decide
+from agl_algo_grpo.samples import FAILURE, Decision, Learner, Reason, Sample, Step, decide
 from agl_core import semconv
 from agl_core.algorithm import RewardRange, RolloutOutcome
 from agl_core.types import RolloutStatus, Span
@@ -168,6 +168,22 @@ async def test_failed_rollouts_follow_on_failure():
     # The server failed, not the agent, so the penalty does not apply.
     broken = await outcome_of([Reply(error_status=500)], once, reward=None, status="failed")
     assert decision_on(broken, on_failure="penalise").sample is None
+
+
+@pytest.mark.parametrize("penalty", [None, -1.0])
+async def test_a_penalised_rollout_keeps_no_number_that_it_emitted(penalty: float | None):
+    options: dict[str, Any] = {"credit": "agents", "advantage": "group-mean"}
+    cut = Reply("one two", finish_reason="length")
+    for script, more in (
+        ([GOOD], {"on_failure": "penalise", "failure_reward": penalty}),
+        ([cut], {"on_overlong": "penalise", "overlong_reward": penalty}),
+    ):
+        status = "succeeded" if script == [cut] else "failed"
+        outcome = await outcome_of(script, once, reward=1.0, status=status)
+        found = decision_on(outcome, **options, **more).sample
+        assert found is not None
+        assert found.rewards == {}
+        assert found.reward == (FAILURE if penalty is None else penalty)
 
 
 async def test_truncated_answers_follow_on_overlong():

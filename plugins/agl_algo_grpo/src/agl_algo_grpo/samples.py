@@ -80,6 +80,7 @@ class Reason:
     SMALL_GROUP: Final = "its group is too small"
     UNIFORM: Final = "the rewards of its group are all equal"
     NOT_CALLED: Final = "it called other policies only"
+    PAST_PARENT: Final = "a fork after the last call of its policy"
 
     @classmethod
     def is_lasting(cls, reason: str) -> bool:
@@ -179,12 +180,24 @@ class Group:
         return [*self.samples, *self.forks]
 
     def count_failures(self, scale: RewardScale) -> None:
-        """Set the rewards of failures (:data:`FAILURE`) to what they count on a scale."""
-        scale.learn(one.reward for one in self.members if one.reward != FAILURE)
+        """Set the rewards of failures (:data:`FAILURE`) to what they count on a scale.
+
+        Rewards by name have scales of their own, which this group shows.
+        """
+        finished = [one for one in self.members if one.reward != FAILURE]
+        scale.learn(one.reward for one in finished)
         counted = 0.0 if scale.failure == FAILURE else scale.failure  # all equal in any case
+        by_name: dict[str, float] = {}
+        for name in dict.fromkeys(name for one in finished for name in one.rewards):
+            own = RewardScale()
+            own.learn(one.rewards.get(name) for one in finished)
+            by_name[name] = own.failure
 
         def of(samples: list[Sample]) -> list[Sample]:
-            return [replace(s, reward=counted) if s.reward == FAILURE else s for s in samples]
+            return [
+                replace(s, reward=counted, rewards=by_name) if s.reward == FAILURE else s
+                for s in samples
+            ]
 
         self.samples, self.forks = of(self.samples), of(self.forks)
 
@@ -278,7 +291,8 @@ class Step:
                     step.dropped[decision.reason] += 1
                     step.details.update(filter(None, [decision.detail]))
                     step.dropped_rows += decision.rows
-            group = Group(index, samples, len(members) - len(samples), _usable(samples, branches))
+            usable = _usable(samples, branches, step.dropped)
+            group = Group(index, samples, len(members) - len(samples), usable)
             group.count_failures(RewardScale(reward_range))
             step.rewards += [sample.reward for sample in group.samples]
             unfit = ""
@@ -351,11 +365,22 @@ def decide(
     }
 
 
-def _usable(samples: Sequence[Sample], forks: Sequence[Decision]) -> list[Sample]:
-    """Return the usable forks of usable rollouts."""
-    parents = {sample.rollout_id for sample in samples}
-    found = [decision.sample for decision in forks if decision.sample is not None]
-    return [fork for fork in found if fork.parent in parents]
+def _usable(
+    samples: Sequence[Sample], forks: Sequence[Decision], dropped: Counter[str]
+) -> list[Sample]:
+    """Return the usable forks of usable rollouts; count those that share no call to compare."""
+    own_calls = {sample.rollout_id: len(sample.calls) for sample in samples}
+    usable: list[Sample] = []
+    for decision in forks:
+        fork = decision.sample
+        if fork is None or fork.parent not in own_calls:
+            continue
+        # Of several policies, one may have no call in the parent after those that are repeated.
+        if fork.repeated < own_calls[fork.parent]:
+            usable.append(fork)
+        else:
+            dropped[Reason.PAST_PARENT] += 1
+    return usable
 
 
 def _model_of(row: TrajectoryRow, requested: Mapping[str, Any]) -> str | None:
@@ -384,7 +409,7 @@ def _decide(
         reason = Reason.BAD_REWARD
     if flaw or reason:
         usable = reason and not flaw and config.on_failure == "penalise"
-        penalised = _sample(outcome, _or_failure(config.failure_reward), rows, calls, config)
+        penalised = _penalised(outcome, config.failure_reward, rows, calls, config)
         return Decision(
             penalised if usable else None,
             reason or flaw,
@@ -397,12 +422,24 @@ def _decide(
         if config.on_overlong == "drop":
             return Decision(None, Reason.CUT_OFF, len(rows), failed=False)
         if config.on_overlong == "penalise":
-            reward = _or_failure(config.overlong_reward)
+            penalised = _penalised(outcome, config.overlong_reward, rows, calls, config)
+            return Decision(penalised, rows=len(rows))
     return Decision(_sample(outcome, float(reward), rows, calls, config), rows=len(rows))
 
 
-def _or_failure(reward: float | None) -> float:
-    return FAILURE if reward is None else reward
+def _penalised(
+    outcome: RolloutOutcome,
+    penalty: float | None,
+    rows: Sequence[TrajectoryRow],
+    calls: Sequence[Span],
+    config: GRPOConfig,
+) -> Sample:
+    """Return a sample that counts the penalty, or as a failure, for every agent in it.
+
+    Numbers that the rollout emitted before would reinforce what it is penalised for.
+    """
+    reward = FAILURE if penalty is None else penalty
+    return replace(_sample(outcome, reward, rows, calls, config), rewards={})
 
 
 def _sample(

@@ -78,7 +78,11 @@ class AlgorithmSide:
         if algorithm is None:
             if self.initial_resources:
                 await store.add_resources(self.initial_resources)
-            logger.info("No algorithm: runners run the rollouts that others enqueue, until Ctrl+C")
+            said = "No algorithm: runners run the rollouts that others enqueue, until Ctrl+C"
+            if self.train_dataset is not None:
+                logger.warning("%s. Nobody enqueues the dataset: give Trainer(algorithm=)", said)
+            else:
+                logger.info(said)
             await event.wait_async()
             return
         run = await self.run_class.open(store, self.run)

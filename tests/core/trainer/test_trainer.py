@@ -389,7 +389,7 @@ def test_a_sync_algorithms_error_comes_out() -> None:
 
 @pytest.mark.parametrize("max_rollouts", [None, 1])
 def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
-    max_rollouts: int | None,
+    max_rollouts: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Slow(InMemoryLightningStore):
         async def add_resources(self, resources: Any) -> Any:
@@ -413,8 +413,9 @@ def test_without_an_algorithm_runners_serve_the_store_until_ctrl_c(
     asyncio.run(store.enqueue_rollout("a"))
     run = trainer(store=store, hooks=Served(), max_rollouts=max_rollouts)
     threading.Thread(target=interrupt, daemon=True).start()
-    run.fit(parrot)
+    run.fit(parrot, ["b"])
     assert run.interrupted
+    assert "Nobody enqueues the dataset: give Trainer(algorithm=)" in caplog.text
     assert asyncio.run(store.query_rollouts())[0].status == "succeeded"
 
 

@@ -31,6 +31,17 @@ async def raising(*, store, train_dataset, val_dataset, initial_resources):
 """
 
 
+STUMBLING = """
+from agl_algorithm_kit import run_batch
+
+@agl.algo
+async def stumbling(*, store, train_dataset, val_dataset, initial_resources):
+    batch = await run_batch(store, train_dataset, resources=initial_resources)
+    best = [one for one in batch if one.reward is not None]
+    await store.add_resources({"prompt_template": best[0]})
+"""
+
+
 @pytest.fixture
 def forgets(project):
     with (project / "agl_cli_agent.py").open("a") as file:
@@ -91,6 +102,17 @@ def test_what_an_algorithm_raises_fails_a_run_whose_rollouts_succeeded(project, 
     assert (done.returncode, said["status"], said["test"]) == (1, "failed", None)
     assert said["error"] == {"type": "RunFailedError", "message": "got no usable prompt"}
     assert said["metrics"]["succeeded"] == 2
+
+
+def test_an_algorithm_that_stumbles_over_failures_hides_no_cause(project, forgets, agl):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(STUMBLING)
+    options = [*forgets, *with_tasks("x", "x"), "--set", "algorithm=agl_cli_agent:stumbling"]
+    done = agl("train", "train.toml", *options)
+    assert done.returncode == 1
+    *_, cause, error = done.stderr.splitlines()
+    assert cause == "2 of 2 failed: KeyError 'prompt'"
+    assert error.startswith("agl: error: IndexError")
 
 
 @pytest.mark.parametrize("command", ["train", "eval"])

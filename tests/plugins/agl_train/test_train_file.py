@@ -114,15 +114,17 @@ class TestReferences:
         assert import_reference("below/agl_ref_a.py:value", tmp_path, path="agent") == 7
         assert sys.path.count(str(tmp_path / "below")) == 1
 
-    def test_a_file_called_like_another_module(self, tmp_path):
-        (tmp_path / "json.py").write_text("loads = 1\n")
+    @pytest.mark.parametrize("attribute", ["loads", "solve"])
+    def test_a_file_called_like_another_module(self, tmp_path, attribute):
+        (tmp_path / "json.py").write_text(f"{attribute} = 1\n")
         with pytest.raises(ConfigError, match=r"agent: json\.py cannot be imported: another"):
-            import_reference("json.py:loads", tmp_path, path="agent")
+            import_reference(f"json.py:{attribute}", tmp_path, path="agent")
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
             ("gone.py:a", "there is no file"),
+            ("agent.py", r"name the object in agent\.py, as in agent\.py:NAME"),
             ("not-a-name.py:a", "its name is not an identifier"),
             ("agl_ref_bad.py:a", "module 'agl_ref_bad' does not import: SyntaxError"),
         ],
@@ -208,6 +210,23 @@ class TestPlans:
         assert plan.resources is not None
         assert plan.resources["other"].model_dump()["template"] == "a = b"
         assert len(plan.train_dataset or ()) == 1
+
+    def test_a_store_is_beside_the_file_and_not_where_the_shell_is(self, file, monkeypatch):
+        folder = file.parent / "elsewhere"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        text = file.read_text().replace('"store.toml"', '{ type = "sqlite", path = "runs.db" }')
+        file.write_text(text)
+        plan = read_train_file(file)
+        assert plan.content.store["path"] == str(file.parent / "runs.db")
+        typed = read_train_file(file, ["store.path=typed.db"])
+        assert typed.content.store["path"] == "typed.db", "what the shell says is the shell's"
+
+    @pytest.mark.parametrize("given", ["[1, 0]", "[2]", "[0, inf]", '"wide"', "[0, 1, 2]"])
+    def test_a_range_of_rewards_is_two_numbers_in_order(self, file, given):
+        with pytest.raises(ConfigError, match=r"^trainer\.reward_range: .*must be the lowest"):
+            read_train_file(file, [f"trainer.reward_range={given}"])
+        assert read_train_file(file, ["trainer.reward_range=[0, 2]"]).reward_range == (0, 2)
 
     def test_no_resources_and_an_empty_table_of_them_differ(self, tmp_path, file):
         text = file.read_text().split("[resources.llm]")[0]

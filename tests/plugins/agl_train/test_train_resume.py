@@ -65,6 +65,22 @@ def test_a_name_that_is_taken_or_unknown_is_one_line(capsys):
 
 
 @pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "train.toml", "--run", ""],
+        ["eval", "train.toml", "--run", " "],
+        ["eval", "train.toml", "--resources", ""],
+    ],
+)
+def test_a_variable_that_is_not_set_is_no_name(capsys, arguments):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{arguments[2]}" in said
+    assert "must not be empty" in said
+
+
+@pytest.mark.usefixtures("project")
 def test_a_finished_run_reports_its_result_again(capsys):
     assert main(["train", "train.toml", "--json", "--run", "night"]) == 0
     first = json.loads(capsys.readouterr().out)
@@ -116,6 +132,37 @@ def test_an_interrupted_run_resumes(project, agl, number, strategy):
     assert said["metrics"]["succeeded"] == said["metrics"]["rollouts"] == 15
     # Only the interrupted rollouts ran a second time.
     assert 15 <= len(done.read_text()) <= 15 + 2
+
+
+UNNAMED = """
+
+from agl_algorithm_kit import run_batch
+from agl_core.errors import RunFailedError
+
+@agl.algo
+async def unnamed(*, store, train_dataset, val_dataset, initial_resources):
+    await run_batch(store, train_dataset, resources=initial_resources)
+    raise RunFailedError("it can be resumed")
+
+@agl.rollout
+def broken(task, prompt_template):
+    raise RuntimeError("the model is down")
+"""
+
+
+def test_a_resumed_run_counts_batches_without_a_name(project, agl):
+    with (project / "agl_cli_agent.py").open("a") as file:
+        file.write(UNNAMED)
+    options = ("--run", "night", "--set", "algorithm=agl_cli_agent:unnamed")
+    first = agl("train", "train.toml", "--json", *options)
+    count = json.loads(first.stdout)["metrics"]["rollouts"]
+    assert count > 0
+    resumed = agl("train", "train.toml", "--json", "--resume", *options)
+    assert json.loads(resumed.stdout)["metrics"]["succeeded"] == count
+    broken = ("--set", "agent=agl_cli_agent:broken")
+    failed = agl("train", "train.toml", "--resume", *options, *broken)
+    assert failed.returncode == 1
+    assert f"because of RuntimeError the model is down ({count})" in " ".join(failed.stdout.split())
 
 
 def test_the_hint_to_resume_is_a_command_that_works(project):

@@ -24,6 +24,7 @@ from agl_train.runs import (
     command_again,
     finite,
     listening,
+    not_empty,
     price_option,
     report_failure,
     run_options,
@@ -53,7 +54,9 @@ _BATCH: Final = "eval"
     help="Dataset to run over, written as in FILE but relative to the working directory; "
     "by default FILE's val_dataset, or else its train_dataset.",
 )
-@click.option("--resources", metavar="ID", help="Snapshot in the store to run with.")
+@click.option(
+    "--resources", metavar="ID", callback=not_empty, help="Snapshot in the store to run with."
+)
 @click.option(
     "--attempts",
     type=click.IntRange(min=1),
@@ -73,6 +76,7 @@ _BATCH: Final = "eval"
     "--run",
     "name",
     metavar="NAME",
+    callback=not_empty,
     help="Name of the evaluation, for agl compare; by default that of FILE with -eval.",
 )
 @click.option(

@@ -263,6 +263,7 @@ def read_train_file(
     """
     file = Path(file)
     data = read_config_file(file)
+    _put_store_beside(data, file.absolute().parent)
     for override in overrides:
         _override(data, override)
     for key in without:
@@ -285,6 +286,14 @@ def _content(data: dict[str, Any], problems: Problems) -> TrainFile:
         bad = {str(detail["loc"][0]) for detail in invalid.errors()}
         valid = {key: value for key, value in data.items() if key not in bad}
         return TrainFile.model_validate({"agent": "", **valid})
+
+
+def _put_store_beside(data: dict[str, Any], directory: Path) -> None:
+    """Take the path of a store as relative to the file, as all others are, and not to the shell."""
+    store = data.get("store")
+    path: Any = cast("dict[str, Any]", store).get("path") if isinstance(store, dict) else None
+    if isinstance(path, str) and path and "://" not in path and directory != Path.cwd():
+        cast("dict[str, Any]", store)["path"] = str(directory / Path(path).expanduser())
 
 
 def _override(data: dict[str, Any], override: str) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from agl_core.algorithm import RewardRange
+
 
 def _is_spec(value: Any) -> Any:
     if not isinstance(value, (str, dict)):
@@ -26,6 +28,11 @@ def _is_agent(value: Any) -> Any:
     return cast("Any", value)
 
 
+def _as_range(value: Any) -> RewardRange | None:
+    return RewardRange.of(value, path="")
+
+
+Range = Annotated[Any, AfterValidator(_as_range)]
 AgentSpec = Annotated[Any, AfterValidator(_is_agent)]
 Spec = Annotated[Any, AfterValidator(_is_spec)]
 DatasetSpec = Annotated[Any, AfterValidator(_is_dataset)]
@@ -42,7 +49,7 @@ class TrainerTable(_Table):
     max_rollouts: int | None = Field(default=None, ge=1)
     concurrency: int | None = Field(default=None, ge=1)
     port: int | None = Field(default=None, ge=0, le=65535)
-    reward_range: tuple[float, float] | None = None
+    reward_range: Range = None
 
 
 class LoggingTable(_Table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ def import_reference(text: str, directory: Path, *, path: str) -> Any:
     """
     parts = _split_file(text)
     if parts is None:
+        if text.endswith(".py"):
+            raise ConfigError(f"name the object in {text}, as in {text}:NAME", path=path)
         search_in(directory)
         return import_object(text, path=path)
     file, attribute = (directory / parts[0]).resolve(), parts[1]
@@ -42,14 +45,21 @@ def import_reference(text: str, directory: Path, *, path: str) -> Any:
             f"{file.name} cannot be imported: its name is not an identifier", path=path
         )
     search_in(file.parent)
-    found = import_object(f"{file.stem}:{attribute}", path=path)
-    imported = getattr(sys.modules[file.stem], "__file__", None)
-    if imported is None or Path(imported).resolve() != file:
+    if not _is_found(file):
         raise ConfigError(
             f"{file.name} cannot be imported: another module is called {file.stem!r}; rename it",
             path=path,
         )
-    return found
+    return import_object(f"{file.stem}:{attribute}", path=path)
+
+
+def _is_found(file: Path) -> bool:
+    """Return whether an import of the file's name finds this file; imports nothing."""
+    try:
+        spec = find_spec(file.stem)
+    except ValueError:  # a module that was not imported, such as __main__
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file
 
 
 def dotted_path(text: str) -> str:

@@ -235,6 +235,13 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty value, which a shell makes of a variable that is not set."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("must not be empty", context, parameter)
+    return value
+
+
 def choose_run(runs: Mapping[str, Any], stem: str, name: str | None, resume: bool) -> str:
     """Return the name of the run to start or resume."""
     if name is None:

@@ -28,6 +28,7 @@ from agl_train.runs import (
     command_again,
     error_json,
     listening,
+    not_empty,
     report_failure,
     run_options,
     say_store,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     "--run",
     "name",
     metavar="NAME",
+    callback=not_empty,
     help="Name of the run; by default that of FILE, with a number if there is one already.",
 )
 @click.option(
@@ -168,25 +170,33 @@ def _fit(
 
     store = trainer.store
 
-    async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
-        return await record.count(store), await store.get_latest_resources()
-
     async def result() -> ResourcesUpdate | None:
         # The run's own result: the latest resources may be those of another run.
         best = (await stored_runs(store))[trainer.run].resources_id
         return await (store.get_resources_by_id(best) if best else store.get_latest_resources())
 
-    async def look_at_run() -> tuple[dict[str, int], ResourcesUpdate | None]:
-        checkpoint = (await stored_runs(store))[trainer.run]
-        record.metrics = {**checkpoint.metrics, **record.metrics}
-        return await record.count_run(store, trainer.run), await result()
+    async def look_back() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        """Return how many rollouts are not of this run, and the store's latest resources."""
+        counts = await record.count(store)
+        if resume:
+            own = await record.count_run(store, trainer.run)
+            counts = {key: counts[key] - own[key] for key in counts}
+        return counts, await store.get_latest_resources()
+
+    async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
+        if resume:
+            checkpoint = (await stored_runs(store))[trainer.run]
+            record.metrics = {**checkpoint.metrics, **record.metrics}
+        return await record.count(store), await result()
 
     async def look_at_failures(counts: dict[str, int]) -> tuple[Failures, dict[str, int]]:
-        # Only those of the run's name are counted when it is resumed, else those without one, too.
-        runs = {trainer.run} if resume else {trainer.run, None}
         failed = await failed_rollouts(store, counts["failed"], runs)
         retried = await retried_attempts(store, counts["rollouts"], runs)
         return await Failures.read(store, counts, failed), retried
+
+    async def verdict() -> str:
+        after = await record.count(store)
+        return (await look_at_failures({key: after[key] - others[key] for key in after}))[0].verdict
 
     try:
         trainer.run = record.name = choose_run(
@@ -195,20 +205,24 @@ def _fit(
         trainer.resume_command = command_again(
             "train", record, overrides, "--run", trainer.run, "--resume"
         )
-        before, earlier = asyncio.run(look())
+        runs = {trainer.run, None}  # a batch may carry no run's name
+        others, earlier = asyncio.run(look_back())
         if earlier is None and trainer.initial_resources is None:
             trainer.initial_resources = {}  # neither file nor store has any: none are needed
         # Below, the failures of the whole run are read for the summary; what an algorithm raised
         # is in the record.
-        with listening(record), stopped_by_signals(), suppress(RunFailedError):
-            trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
+        try:
+            with listening(record), stopped_by_signals(), suppress(RunFailedError):
+                trainer.fit(plan.agent, plan.train_dataset, val_dataset=plan.val_dataset)
+        except Exception:
+            # An algorithm that stumbles over rollouts that all failed does not know why they did.
+            with suppress(AglError):
+                if said := asyncio.run(verdict()):
+                    click.echo(said, err=True)
+            raise
         interrupted = trainer.interrupted
-        if resume:
-            counts, latest = asyncio.run(look_at_run())
-        else:
-            after, latest = asyncio.run(record.count(store)), asyncio.run(result())
-            # A durable store also holds the rollouts of earlier runs: subtract them.
-            counts = {key: after[key] - before[key] for key in after}
+        after, latest = asyncio.run(look())
+        counts = {key: after[key] - others[key] for key in after}
         failures, retried = asyncio.run(look_at_failures(counts))
         done = _Trained(counts, latest, failures, retried, interrupted)
         if record.error is None and not interrupted and not failures.verdict:

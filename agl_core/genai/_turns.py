@@ -8,9 +8,16 @@ from typing import Any, Final
 from agl_core.genai._parts import as_list, as_part, calls_in
 from agl_core.genai._wire import Json
 
-__all__ = ["chat_turns", "fold_after_results", "late_instructions", "with_call_ids"]
+__all__ = [
+    "chat_turns",
+    "fold_after_results",
+    "late_instructions",
+    "leading_instructions",
+    "with_call_ids",
+]
 
 _JOINED: Final = ("system", "user", "assistant")
+_INSTRUCTS: Final = ("system", "developer")
 
 
 def chat_turns(messages: list[Json]) -> list[Json]:
@@ -23,8 +30,7 @@ def chat_turns(messages: list[Json]) -> list[Json]:
     """
     turns: list[Json] = []
     for message in messages:
-        instructs = message.get("role") in ("system", "developer")
-        if not instructs:
+        if message.get("role") not in _INSTRUCTS:
             role = message.get("role")
         else:
             role = "system" if not turns or turns[-1]["role"] == "system" else "user"
@@ -72,11 +78,15 @@ def fold_after_results(messages: list[Json]) -> list[Json]:
     return folded
 
 
+def leading_instructions(items: list[Json]) -> int:
+    """Return how many messages of the role system or developer come before all others."""
+    others = (place for place, item in enumerate(items) if item.get("role") not in _INSTRUCTS)
+    return next(others, len(items))
+
+
 def late_instructions(items: list[Json]) -> bool:
     """Return whether a message of the role system or developer follows one of another role."""
-    roles = [item.get("role") in ("system", "developer") for item in items]
-    first = roles.index(False) if False in roles else len(roles)
-    return any(roles[first:])
+    return any(item.get("role") in _INSTRUCTS for item in items[leading_instructions(items) :])
 
 
 def with_call_ids(messages: list[Json]) -> Iterator[Json]:

@@ -32,7 +32,12 @@ from agl_core.genai._parts import (
     unsupported,
     write_arguments,
 )
-from agl_core.genai._turns import chat_turns, late_instructions, with_call_ids
+from agl_core.genai._turns import (
+    chat_turns,
+    late_instructions,
+    leading_instructions,
+    with_call_ids,
+)
 from agl_core.genai._wire import Json
 
 __all__ = [
@@ -292,13 +297,14 @@ def request_to_messages(request: Json) -> Json:
     )
     if request.get("stop"):
         made["stop_sequences"] = as_list(request["stop"])
+    given = [*with_call_ids(as_list(request.get("messages")))]
+    leading = leading_instructions(given)
     system: list[Json] = []
+    for message in given[:leading]:
+        system += [_cached(part, _text(part)) for part in as_list(message.get("content"))]
     messages: list[Json] = []
-    for message in with_call_ids(as_list(request.get("messages"))):
-        if message.get("role") in ("system", "developer"):
-            system += [_cached(part, _text(part)) for part in as_list(message.get("content"))]
-        else:
-            _append(messages, _message_from_chat(message))
+    for message in given[leading:]:
+        _append(messages, _message_from_chat(message))
     if system:
         made["system"] = simplify_content(system)
     made["messages"] = messages
@@ -344,7 +350,7 @@ def _message_from_chat(message: Json) -> Json:
         answer: Json = {"type": "tool_result", "tool_use_id": message.get("tool_call_id")}
         found = content if isinstance(content, str) else [_block(part) for part in as_list(content)]
         return {"role": "user", "content": [{**answer, "content": found}]}
-    if role == "user":
+    if role in ("user", "system", "developer"):  # the system prompt has the leading instructions
         if isinstance(content, str):
             return {"role": "user", "content": content}
         return {"role": "user", "content": [_block(part) for part in as_list(content)]}
@@ -456,6 +462,9 @@ def lost_from_chat(request: Json) -> Iterator[str]:
     wanted = object_at(request, "response_format").get("type")
     if wanted not in (None, "text", "json_schema"):
         yield "response_format"  # JSON without a schema
-    for message in as_list(request.get("messages")):
+    messages = as_list(request.get("messages"))
+    if late_instructions(messages):
+        yield "messages.role"  # a late instruction became a user's message
+    for message in messages:
         if not all(map(is_signed, thinking_blocks(message))):
             yield "reasoning_content"  # Anthropic accepts only reasoning that it signed

@@ -395,6 +395,44 @@ def test_a_late_instruction_becomes_a_users_message(late: Any):
     assert lost_in_request("messages", "chat", request) == ["messages.role"]
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("late", ["skills", [{"type": "text", "text": "skills"}]])
+def test_a_late_instruction_keeps_its_place_on_the_way_to_messages(role: str, late: Any):
+    """In the system prompt the model would read it before the turns that it follows."""
+    request: Json = {
+        "messages": [
+            {"role": "system", "content": "You are a coder."},
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "yes?"},
+            {"role": role, "content": late},
+        ]
+    }
+    made = translate_request("chat", "messages", request)
+    assert [part["text"] for part in made["system"]] == ["You are a coder.", "Be brief."]
+    assert [one["role"] for one in made["messages"]] == ["user", "assistant", "user"]
+    assert made["messages"][-1]["content"] == late
+    assert lost_in_request("chat", "messages", request) == ["messages.role"]
+    del request["messages"][-1]
+    assert lost_in_request("chat", "messages", request) == []
+
+
+def test_a_late_instruction_follows_the_results_of_tools():
+    call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+    request = {
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "1"},
+            {"role": "system", "content": "skills"},
+        ]
+    }
+    made = translate_request("chat", "messages", request)
+    assert "system" not in made
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "1"}
+    assert made["messages"][-1]["content"] == [result, {"type": "text", "text": "skills"}]
+
+
 def test_neighbours_of_one_role_become_one_message():
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     call = {"type": "function_call", "call_id": "c1", "name": "run", "arguments": "{}"}

@@ -39,7 +39,8 @@ class Responses(ModelProtocol):
     named_events = True
 
     def is_answer(self, response: Json) -> bool:
-        # A failed response has an error and is an answer.
+        if response.get("status") == "failed":  # its output is empty, or was cut off
+            return False
         return isinstance(response.get("output"), list) or response.get("object") == "response"
 
     def request_to_chat(self, request: Json) -> Json:

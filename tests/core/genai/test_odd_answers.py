@@ -395,6 +395,9 @@ def test_each_protocol_knows_an_answer_from_an_error():
         assert get_protocol(name).is_answer(answers[name])
         assert not get_protocol(name).is_answer({"object": "error", "message": "no"})
         assert not get_protocol(name).is_answer({"choices": None, "base_resp": {}})
+    cut = {"object": "response", "status": "failed", "output": [{"type": "message"}]}
+    assert not get_protocol("responses").is_answer({**cut, "error": {"message": "no"}})
+    assert not get_protocol("responses").is_answer({**cut, "error": None})
 
 
 # -- requests --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from agl_core.types import AttemptedRollout
+from agl_proxy_direct.errors import error_in
 
 from .raw_backend import RawBackend, http_response
 
@@ -38,6 +39,50 @@ async def test_an_error_within_status_200(ask: Any, raw: RawBackend, spans: Any,
     (span,) = await spans()
     assert span.status.status_code == "ERROR"
     assert span.status.description == "Provider returned error"
+
+
+FAILED: dict[str, Any] = {
+    "id": "r",
+    "object": "response",
+    "status": "failed",
+    "error": {"code": "server_error", "message": "The model failed"},
+    "output": [],
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_failed_response_is_an_error(
+    serve: Any, backend: Any, raw: RawBackend, claim: AttemptedRollout, spans: Any, path: str
+):
+    sent = json.dumps(FAILED).encode()
+    raw.answer = http_response(sent)
+    entry = backend(raw, "openai/Q", protocols=["responses"])
+    proxy = await serve(entry, num_retries=0)
+    url = proxy.as_resource(claim.rollout_id, claim.attempt.attempt_id).endpoint + path
+    asked = {"role": "user", "content": "hi"}
+    body = {"model": "q", "max_tokens": 9, "messages": [asked]}
+    if path == "/responses":
+        body = {"model": "q", "input": "hi"}
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as reply:
+        got = await reply.read()
+    if path == "/responses":  # as without the proxy
+        assert (reply.status, got) == (200, sent)
+    else:
+        assert reply.status == 502
+        assert json.loads(got)["error"]["message"] == "The model failed"
+    (span,) = await spans()
+    assert span.status.status_code == "ERROR"
+    assert span.status.description == "The model failed"
+    assert span.attributes["error.type"] == "backend_502"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("server_error", 502), ("rate_limit_exceeded", 429), ("invalid_prompt", 400), (7, 502)],
+)
+def test_a_failed_response_has_the_status_of_its_code(code: Any, status: int):
+    answer = {**FAILED, "error": {"code": code, "message": "no"}}
+    assert error_in(answer, "responses") == ("no", status)
 
 
 @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])

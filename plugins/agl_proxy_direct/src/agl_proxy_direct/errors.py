@@ -6,13 +6,37 @@ Formats: OpenAI API reference, "Errors"; Anthropic API reference, "Errors".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from agl_core.genai import Protocol, dumps, get_protocol, loads
 
 __all__ = ["CallError", "error_body", "error_event", "error_in", "translate_error"]
 
 HeaderList = Sequence[tuple[bytes, bytes]]
+
+_OF_THE_REQUEST: Final = (
+    "bio_policy",
+    "data_residency_mismatch",
+    "empty_image_file",
+    "failed_to_download_image",
+    "image_content_policy_violation",
+    "image_file_not_found",
+    "image_file_too_large",
+    "image_parse_error",
+    "image_too_large",
+    "image_too_small",
+    "invalid_base64_image",
+    "invalid_image",
+    "invalid_image_format",
+    "invalid_image_mode",
+    "invalid_image_url",
+    "invalid_prompt",
+    "misalignment_policy_violation",
+    "unsupported_image_media_type",
+)
+_STATUSES: Final = {**dict.fromkeys(_OF_THE_REQUEST, 400), "rate_limit_exceeded": 429}
+"""Statuses of the codes of a failed response. Any other code is a fault of the backend; these are
+not, so they must not keep calls from it."""
 
 
 class CallError(Exception):
@@ -51,7 +75,8 @@ def error_in(answer: dict[str, Any], protocol: Protocol) -> tuple[str, int] | No
 
     Gateways such as OpenRouter send ``{"error": {"message", "code"}}`` once they have answered with
     200, also within a choice; vLLM before 0.10 sends ``{"object": "error", "message", "code"}``,
-    MiniMax ``{"choices": null, "base_resp": {"status_msg"}}``.
+    MiniMax ``{"choices": null, "base_resp": {"status_msg"}}``, OpenAI's Responses
+    ``{"status": "failed", "error": {"code", "message"}}``.
     """
     error: Any = answer.get("error") or answer
     if get_protocol(protocol).is_answer(answer):
@@ -63,7 +88,8 @@ def error_in(answer: dict[str, Any], protocol: Protocol) -> tuple[str, int] | No
         return str(error), 502
     details = cast("dict[str, Any]", error)
     code: Any = details.get("code") or details.get("status")
-    status = int(code) if str(code).isdecimal() and 400 <= int(code) < 600 else 502
+    status = int(code) if str(code).isdecimal() else _STATUSES.get(str(code), 502)
+    status = status if 400 <= status < 600 else 502
     return _message_of(details) or str(details)[:2000], status
 
 

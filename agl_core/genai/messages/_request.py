@@ -327,7 +327,12 @@ def request_to_messages(request: Json) -> Json:
 
 
 def _append(messages: list[Json], message: Json) -> None:
-    """Add a message; tool results and the user's next message become one message."""
+    """Add a message; tool results and the user's next message become one message.
+
+    Anthropic refuses a message without content, such as one that had audio alone.
+    """
+    if not message["content"]:
+        return
     last = messages[-1] if messages else None
     if last is None or last["role"] != "user" or message["role"] != "user" or not _answers(last):
         messages.append(message)
@@ -365,10 +370,10 @@ def _message_from_chat(message: Json) -> Json:
         }
         for call in as_list(message.get("tool_calls"))
     ]
-    signed = signed_blocks(message)
-    if isinstance(content, str) and not calls and not signed:
+    signed, refusal = signed_blocks(message), message.get("refusal")
+    if isinstance(content, str) and not (calls or signed or refusal):
         return {"role": "assistant", "content": content}
-    blocks = [_block(part) for part in as_list(content) if part != ""]
+    blocks = [_block(part) for part in [*as_list(content), refusal or ""] if part != ""]
     return {"role": "assistant", "content": [*signed, *blocks, *calls]}
 
 
@@ -468,3 +473,5 @@ def lost_from_chat(request: Json) -> Iterator[str]:
     for message in messages:
         if not all(map(is_signed, thinking_blocks(message))):
             yield "reasoning_content"  # Anthropic accepts only reasoning that it signed
+        if message.get("audio"):
+            yield "messages.audio"

@@ -281,7 +281,10 @@ def _items(message: Json) -> list[Json]:
     if message.get("reasoning_content"):
         part = {"type": "reasoning_text", "text": message["reasoning_content"]}
         items.append({"type": "reasoning", "summary": [], "content": [part]})
-    if content is not None:
+    if message.get("refusal"):
+        refusal = {"type": "refusal", "refusal": message["refusal"]}
+        content = [*as_list(content or None), refusal]
+    if content not in (None, []):
         kind = "output_text" if role == "assistant" else "input_text"
         found = content if isinstance(content, str) else _content_from_chat(content, kind)
         items.append({"type": "message", "role": role, "content": found})
@@ -344,3 +347,5 @@ def lost_from_chat(request: Json) -> Iterator[str]:
     for message in as_list(request.get("messages")):
         if signed_blocks(message):
             yield "thinking.signature"
+        if message.get("audio"):
+            yield "messages.audio"

@@ -403,6 +403,39 @@ def test_each_protocol_knows_an_answer_from_an_error():
 # -- requests --------------------------------------------------------------------------------------
 
 
+def history(**said: Any) -> Json:
+    """Return a chat request whose history has an answer of the assistant."""
+    asked = {"role": "user", "content": "q"}
+    return {"model": "m", "messages": [asked, {"role": "assistant", **said}, asked]}
+
+
+@pytest.mark.parametrize("content", [None, "", "But", [{"type": "text", "text": "But"}]])
+def test_a_refusal_stays_in_the_history(content: Any):
+    request = history(content=content, refusal="I cannot.")
+    texts = ["But", "I cannot."] if content else ["I cannot."]
+    message = translate_request("chat", "messages", request)["messages"][1]
+    assert message["content"] == [{"type": "text", "text": text} for text in texts]
+    item = translate_request("chat", "responses", request)["input"][1]
+    assert (item["type"], item["role"]) == ("message", "assistant")
+    *said, refused = item["content"]
+    assert said == [{"type": "output_text", "text": text} for text in texts[:-1]]
+    assert refused == {"type": "refusal", "refusal": "I cannot."}
+    for target in ("messages", "responses"):
+        assert lost_in_request("chat", target, request) == []
+
+
+@pytest.mark.parametrize(("target", "where"), [("messages", "messages"), ("responses", "input")])
+@pytest.mark.parametrize("said", [{"content": None, "audio": {"id": "a"}}, {"content": []}])
+def test_a_message_without_content_is_left_out_and_its_audio_is_named(
+    target: Protocol, where: str, said: Json
+):
+    request = history(**said)
+    made = translate_request("chat", target, request)[where]
+    assert [(one["role"], one["content"]) for one in made] == [("user", "q")] * 2
+    lost = ["messages.audio"] if "audio" in said else []
+    assert lost_in_request("chat", target, request) == lost
+
+
 def messages_request(*content: Json, role: str = "user") -> Json:
     told: Json = {"role": role, "content": [*content]}
     asked = {"role": "user", "content": "q"}

@@ -27,6 +27,8 @@ _OF_A_CALL: Final = frozenset({"custom", "function", "id", "index", "type"})
 """Keys of a tool call that the protocol defines; servers add others."""
 _NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
 """Keys of an event that are assembled separately, so they are not taken from the first event."""
+_STOPS: Final = ("stop_reason", "matched_stop")
+"""What vLLM and SGLang say of the stop string or token that ended a choice."""
 _IN_PIECES: Final = frozenset({"data", "transcript"})
 """Texts in the object of an audio answer that come in pieces (OpenAI API reference, "Audio")."""
 
@@ -67,8 +69,7 @@ class PartialChoice:
         reason = finish_reason_in(choice)
         if reason is not None:
             self.finish_reason = reason
-            if "stop_reason" in choice:
-                self.other["stop_reason"] = choice["stop_reason"]
+            self.other |= {key: choice[key] for key in _STOPS if key in choice}
 
     def shared(self) -> Json:
         found: Json = {**self.other, "finish_reason": self.finish_reason, "logprobs": self.logprobs}

@@ -60,7 +60,7 @@ class Messages(ModelProtocol):
         return response_from_messages(response)
 
     def response_from_chat(self, response: Json, request: Json | None = None) -> Json:
-        return response_to_messages(response)
+        return response_to_messages(response, request)
 
     def lost_to_chat(self, request: Json) -> list[str]:
         return [*lost_to_chat(request)]
@@ -81,7 +81,7 @@ class Messages(ModelProtocol):
         return MessagesToChat(usage=usage)
 
     def stream_from_chat(self, request: Json | None = None) -> ChatToMessages:
-        return ChatToMessages()
+        return ChatToMessages(request)
 
     def error_body(self, status: int, message: str, code: str | None) -> Json:
         fallback = "invalid_request_error" if status < 500 else "api_error"

@@ -53,21 +53,35 @@ _FINISH_REASONS: Final = {
 }
 
 
-def stop_of(choice: Json, *, called: bool) -> Json:
+def stop_of(choice: Json, *, called: bool, request: Json | None = None) -> Json:
     """Return ``stop_reason`` and ``stop_sequence`` of a finished chat choice.
 
     Args:
         choice: The choice.
         called: Whether its message has tool calls. Servers end a forced tool with ``stop``.
+        request: The agent's request of Messages.
     """
     reason = finish_reason_in(choice)
     if called and reason not in ("length", "content_filter", None):
         return {"stop_reason": "tool_use", "stop_sequence": None}
-    matched = choice.get("stop_reason")  # vLLM: the stop string that ended the text
-    if reason == "stop" and isinstance(matched, str):
+    matched = _matched_stop(choice, request)
+    if reason == "stop" and matched is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": matched}
     known = None if reason is None else _STOP_REASONS.get(reason, "end_turn")
     return {"stop_reason": known, "stop_sequence": None}
+
+
+def _matched_stop(choice: Json, request: Json | None) -> str | None:
+    """Return the stop string that ended the text of a choice; None for another end.
+
+    vLLM has it as ``stop_reason``. SGLang has it as ``matched_stop``, where the end of a template's
+    turn may be, too, which the agent did not ask for.
+    """
+    named, matched = choice.get("stop_reason"), choice.get("matched_stop")
+    if isinstance(named, str):
+        return named
+    asked = [matched] if request is None else as_list(request.get("stop_sequences"))
+    return matched if isinstance(matched, str) and matched in asked else None
 
 
 def finish_reason_of(message: Json) -> Json:
@@ -118,8 +132,13 @@ def usage_from_messages(usage: Json) -> Json:
     return made
 
 
-def response_to_messages(response: Json) -> Json:
-    """Return the first choice of a chat completion as a message."""
+def response_to_messages(response: Json, request: Json | None = None) -> Json:
+    """Return the first choice of a chat completion as a message.
+
+    Args:
+        response: The completion.
+        request: The agent's request of Messages.
+    """
     choice = first_choice(response)
     chat_message = object_at(choice, "message")
     content = thinking_blocks(chat_message)
@@ -144,7 +163,7 @@ def response_to_messages(response: Json) -> Json:
         "role": "assistant",
         "model": response.get("model"),
         "content": content,
-        **stop_of(choice, called=bool(calls)),
+        **stop_of(choice, called=bool(calls), request=request),
         "usage": usage_to_messages(object_at(response, "usage")),
     }
 

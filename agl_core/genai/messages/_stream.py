@@ -134,10 +134,14 @@ class ChatToMessages(StreamTranslator):
     Messages has one open content block at a time, while chat may interleave kinds of content. So a
     block ends where another kind of content begins. A piece of a tool call that comes after the end
     of its block keeps the block's index, by which clients put pieces together.
+
+    Args:
+        request: The agent's request of Messages.
     """
 
-    def __init__(self, *, usage: bool = False) -> None:
-        super().__init__(usage=usage)
+    def __init__(self, request: Json | None = None) -> None:
+        super().__init__()
+        self._request = request
         self._begun = False
         self._head: Json = {}
         self._index = -1
@@ -250,7 +254,7 @@ class ChatToMessages(StreamTranslator):
             *self._close_block(),
             {
                 "type": "message_delta",
-                "delta": stop_of(self._choice, called=bool(self._calls)),
+                "delta": stop_of(self._choice, called=bool(self._calls), request=self._request),
                 "usage": usage_to_messages(self._counted),
             },
             {"type": "message_stop"},

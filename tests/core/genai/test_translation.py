@@ -323,6 +323,28 @@ def test_vllms_stop_string_is_the_stop_sequence():
     assert back["choices"][0]["stop_reason"] == "END"
 
 
+@pytest.mark.parametrize(
+    ("asked", "matched", "expected"),
+    [
+        ({"stop_sequences": ["END"]}, "END", ("stop_sequence", "END")),
+        (None, "END", ("stop_sequence", "END")),
+        ({"stop_sequences": ["END"]}, "<|im_end|>", ("end_turn", None)),  # the template's own
+        ({}, "END", ("end_turn", None)),
+        ({"stop_sequences": ["END"]}, 151645, ("end_turn", None)),
+    ],
+)
+def test_sglangs_stop_string_is_the_stop_sequence(asked: Any, matched: Any, expected: Any):
+    end = {"finish_reason": "stop", "matched_stop": matched}
+    answer = {"choices": [{"message": {"content": "a"}, **end}]}
+    whole = translate_response("chat", "messages", answer, asked)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == expected
+    chunks = [{"choices": [{"delta": {"content": "a"}}]}, {"choices": [{"delta": {}, **end}]}]
+    translator = stream_translator("chat", "messages", request=asked)
+    events = [event for chunk in chunks for event in translator.feed(chunk)] + translator.close()
+    assert events[-2]["delta"] == {"stop_reason": expected[0], "stop_sequence": expected[1]}
+    assert assembled(chunks, "chat")["choices"][0]["matched_stop"] == matched
+
+
 @pytest.mark.parametrize("other", OTHERS)
 def test_an_error_within_a_stream_is_one_in_the_other(other: Protocol):
     made = through([{"error": {"message": "out of memory", "code": 500}}], "chat", other)

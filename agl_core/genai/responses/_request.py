@@ -321,7 +321,8 @@ def _content_from_chat(content: Any, text: str) -> list[Json]:
 def _tool_from_chat(tool: Json) -> Json:
     if tool.get("type") != "function":
         raise CodecError(f"Responses has no equivalent of a tool of type {tool.get('type')!r}")
-    return {"type": "function", **_function(tool["function"])}
+    # Responses is strict without the field, and refuses schemas that chat accepts.
+    return {"type": "function", "strict": False, **_function(tool["function"])}
 
 
 # -- what is lost ----------------------------------------------------------------------------------

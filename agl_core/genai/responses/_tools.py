@@ -127,7 +127,7 @@ def _functions(request: Json) -> Iterator[tuple[str, _Form, Json]]:
                 name = next(one for one in chain([own], longer) if one not in taken)
                 taken.add(name)
             custom = member.get("type") == "custom"
-            made = _custom(member) if custom else copy_keys(member, _FUNCTION_KEYS)
+            made = _custom(member) if custom else _function(member)
             yield name, _Form(custom, own, group), {**made, "name": name}
 
 
@@ -136,6 +136,13 @@ def _name_of(tool: Json) -> str:
     if not isinstance(name, str) or not name:
         raise CodecError("a tool has no name")
     return name
+
+
+def _function(tool: Json) -> Json:
+    made = copy_keys(tool, _FUNCTION_KEYS)
+    if made.get("strict") is False:
+        del made["strict"]  # chat's default, which not every server knows
+    return made
 
 
 def _custom(tool: Json) -> Json:

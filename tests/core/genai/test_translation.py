@@ -550,6 +550,23 @@ def test_fields_that_survive_a_round_trip_are_not_named_as_lost(
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "run"}}
 
 
+@pytest.mark.parametrize(("strict", "made"), [(None, False), (False, False), (True, True)])
+@pytest.mark.parametrize("source", ["chat", "messages"])
+def test_a_tool_stays_as_strict_as_it_was_in_responses(
+    source: Protocol, strict: bool | None, made: bool
+):
+    """Responses is strict unless the tool says otherwise, chat and Messages only if it says so."""
+    request: dict[str, Any] = {"messages": [], "tools": [{"name": "run", "input_schema": {}}]}
+    if strict is not None:
+        request["tools"][0]["strict"] = strict
+    if source == "chat":
+        request = translate_request("messages", "chat", request)
+    (tool,) = translate_request(source, "responses", request)["tools"]
+    assert tool["strict"] is made
+    (back,) = translate_request("responses", "chat", {"input": "q", "tools": [tool]})["tools"]
+    assert back["function"].get("strict", False) is made
+
+
 @pytest.mark.parametrize(
     ("choice", "made"),
     [

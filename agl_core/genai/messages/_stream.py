@@ -6,11 +6,12 @@ Format: Anthropic API reference, "Streaming messages".
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from agl_core.genai._parts import (
     answer_text,
     calls_in,
+    copy_keys,
     delta_of,
     finish_reason_in,
     is_signed,
@@ -29,6 +30,8 @@ from agl_core.genai.messages._response import (
 )
 
 __all__ = ["ChatToMessages", "MessagesAssembler", "MessagesToChat"]
+
+_COMPACTION: Final = {name: name for name in ("content", "encrypted_content")}
 
 
 class MessagesAssembler(Assembler):
@@ -102,6 +105,8 @@ class MessagesAssembler(Assembler):
                 block[field] = (block.get(field) or "") + delta[field]
         if kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+        if kind == "compaction_delta":  # it comes whole
+            block |= copy_keys(delta, _COMPACTION)
 
     def block(self, place: int) -> Json:
         """Return the content block received so far; empty if it has not begun."""

@@ -173,6 +173,17 @@ def test_truncated_arguments_stay_the_models_text():
     assert calls_of(assembled("messages", events)) == [("f", '{"a": [1, 2')]
 
 
+@pytest.mark.parametrize(
+    "summary", [{"content": "S", "encrypted_content": "E"}, {"content": "S"}, {}]
+)
+def test_a_streamed_compaction_is_as_a_whole_one(summary: Json):
+    start = {"type": "compaction", "content": None}
+    delta = {"content": None, "encrypted_content": None, **summary, "type": "compaction_delta"}
+    events = message_events(start, reason="compaction")
+    events.insert(2, {"type": "content_block_delta", "index": 0, "delta": delta})
+    assert fed("messages", events).result()["content"] == [{**start, **summary}]
+
+
 # -- responses -------------------------------------------------------------------------------------
 
 HEAD: Json = {"id": "resp_1", "model": "m", "output": [], "status": "in_progress"}

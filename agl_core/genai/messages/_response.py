@@ -52,6 +52,11 @@ _FINISH_REASONS: Final = {
     "refusal": "content_filter",
 }
 
+_PROMPT_DETAILS: Final = {
+    "cache_read_input_tokens": "cached_tokens",
+    "cache_creation_input_tokens": "cache_write_tokens",
+}
+
 
 def stop_of(choice: Json, *, called: bool, request: Json | None = None) -> Json:
     """Return ``stop_reason`` and ``stop_sequence`` of a finished chat choice.
@@ -104,20 +109,26 @@ def recorded_finish(message: Json) -> str | None:
 
 
 def usage_to_messages(usage: Json) -> Json:
-    """Return usage for Messages, where input tokens do not include tokens read from a cache."""
-    cached = count_at(object_at(usage, "prompt_tokens_details"), "cached_tokens")
+    """Return usage for Messages, where input tokens do not include those of a cache."""
+    prompt = object_at(usage, "prompt_tokens_details")
+    cached, written = count_at(prompt, "cached_tokens"), count_at(prompt, "cache_write_tokens")
+    thought = count_at(object_at(usage, "completion_tokens_details"), "reasoning_tokens")
     made: Json = {
         # Some servers count cached tokens apart.
-        "input_tokens": max(0, count_at(usage, "prompt_tokens") - cached),
+        "input_tokens": max(0, count_at(usage, "prompt_tokens") - cached - written),
         "output_tokens": count_at(usage, "completion_tokens"),
     }
     if cached:
         made["cache_read_input_tokens"] = cached
+    if written:
+        made["cache_creation_input_tokens"] = written
+    if thought:
+        made["output_tokens_details"] = {"thinking_tokens": thought}
     return made
 
 
 def usage_from_messages(usage: Json) -> Json:
-    """Return usage for chat, where prompt tokens include cached ones."""
+    """Return usage for chat, where prompt tokens include those of a cache."""
     cached = count_at(usage, "cache_read_input_tokens")
     written = count_at(usage, "cache_creation_input_tokens")
     prompt = count_at(usage, "input_tokens") + cached + written
@@ -127,8 +138,14 @@ def usage_from_messages(usage: Json) -> Json:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
-    if usage.get("cache_read_input_tokens") is not None:
-        made["prompt_tokens_details"] = {"cached_tokens": cached}
+    known = (pair for pair in _PROMPT_DETAILS.items() if usage.get(pair[0]) is not None)
+    details = {new: count_at(usage, old) for old, new in known}
+    if details:
+        made["prompt_tokens_details"] = details
+    thoughts = object_at(usage, "output_tokens_details")
+    if thoughts.get("thinking_tokens") is not None:
+        thought = count_at(thoughts, "thinking_tokens")
+        made["completion_tokens_details"] = {"reasoning_tokens": thought}
     return made
 
 

@@ -10,6 +10,7 @@ from agl_core.genai._parts import (
     answer_text,
     as_list,
     calls_in,
+    copy_keys,
     count_at,
     first_choice,
     function_of,
@@ -38,6 +39,9 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 _CALLS: Final = ("function_call", "custom_tool_call")
 _FINISH: Final = {value: key for key, value in _INCOMPLETE.items()}
 _FINISHES: Final = frozenset({*_INCOMPLETE, "stop", "tool_calls"})
+_INPUT_DETAILS: Final = {name: name for name in ("cached_tokens", "cache_write_tokens")}
+_OUTPUT_DETAILS: Final = {"reasoning_tokens": "reasoning_tokens"}
+"""Counts of tokens that usage of Responses and of chat share."""
 
 
 def usage_to_responses(usage: Any) -> Json | None:
@@ -50,7 +54,7 @@ def usage_to_responses(usage: Any) -> Json | None:
     thought = count_at(completion, "reasoning_tokens")
     return {
         "input_tokens": count_at(usage, "prompt_tokens"),
-        "input_tokens_details": {"cached_tokens": count_at(prompt, "cached_tokens")},
+        "input_tokens_details": {key: count_at(prompt, key) for key in _INPUT_DETAILS},
         "output_tokens": count_at(usage, "completion_tokens"),
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": count_at(usage, "total_tokens"),
@@ -72,12 +76,14 @@ def usage_from_responses(usage: Any, *, zeros: bool = False) -> Json | None:
         "completion_tokens": count_at(usage, "output_tokens"),
         "total_tokens": count_at(usage, "total_tokens"),
     }
-    cached = object_at(usage, "input_tokens_details").get("cached_tokens")
-    if cached or (zeros and cached is not None):
-        made["prompt_tokens_details"] = {"cached_tokens": cached}
-    reasoning = object_at(usage, "output_tokens_details").get("reasoning_tokens")
-    if reasoning or (zeros and reasoning is not None):
-        made["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    for found, key, names in (
+        ("input_tokens_details", "prompt_tokens_details", _INPUT_DETAILS),
+        ("output_tokens_details", "completion_tokens_details", _OUTPUT_DETAILS),
+    ):
+        details = copy_keys(object_at(usage, found), names)
+        kept = {name: count for name, count in details.items() if count or zeros}
+        if kept:
+            made[key] = kept
     return made
 
 

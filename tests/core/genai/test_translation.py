@@ -14,6 +14,7 @@ from agl_core.genai import (
     get_protocol,
     lost_in_request,
     lost_in_response,
+    response_events,
     stream_translator,
     translate_request,
     translate_response,
@@ -615,6 +616,49 @@ def test_calls_in_the_form_before_tools_get_ids(other: Protocol):
     results = [(one["tool_call_id"], one["content"]) for one in chat["messages"][2::2]]
     assert len(set(ids)) == 2
     assert results == [(ids[0], "1"), (ids[1], "2")]
+
+
+USAGE: dict[Protocol, dict[str, Any]] = {
+    "chat": {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    },
+    "messages": {
+        "input_tokens": 3,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 4,
+        "cache_creation_input_tokens": 3,
+        "output_tokens_details": {"thinking_tokens": 2},
+    },
+    "responses": {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "total_tokens": 15,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
+        "output_tokens_details": {"reasoning_tokens": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("target", USAGE)
+@pytest.mark.parametrize("source", USAGE)
+def test_tokens_of_thoughts_and_of_the_cache_are_counted_in_each_protocol(
+    source: Protocol, target: Protocol
+):
+    choice = {"message": {"content": "a"}, "finish_reason": "stop"}
+    chat: dict[str, Any] = {"id": "c", "model": "m", "choices": [choice]}
+    whole = chat if source == "chat" else translate_response("chat", source, chat)
+    whole["usage"] = USAGE[source]
+    made = translate_response(source, target, whole)
+    assert made["usage"] == USAGE[target]
+    recorded = get_protocol(source).recorded_response(whole)
+    assert recorded["usage"] == USAGE["chat"]
+    if source != target:
+        events = response_events(source, target, whole, usage=True)
+        assert assembled(events, target)["usage"] == USAGE[target]
 
 
 def test_cached_tokens_that_are_counted_apart_leave_no_negative_count():

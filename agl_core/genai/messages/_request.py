@@ -57,9 +57,14 @@ _NOT_FOR_CHAT: Final = frozenset(
     {
         "anthropic_version",
         "betas",
+        "billing_policy",
+        "cache_control",
+        "compaction",
         "container",
         "context_management",
-        "cache_control",
+        "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
         "inference_geo",
         "mcp_servers",
         "messages",
@@ -70,11 +75,14 @@ _NOT_FOR_CHAT: Final = frozenset(
         "speed",
         "system",
         "thinking",
+        "thread",
         "tool_choice",
         "tools",
+        "user_profile_id",
+        "workspace_id",
     }
 )
-_UNSUPPORTED_BY_CHAT: Final = ("context_management", "thinking")
+_UNSUPPORTED_BY_CHAT: Final = ("compaction", "context_management", "fallbacks", "thinking")
 """Parameters that change a response and have no equivalent in chat."""
 _ANTHROPIC_ONLY: Final = ("container", "mcp_servers")
 # Fields of chat that are converted below: they are no loss.
@@ -108,11 +116,14 @@ def request_from_messages(request: Json) -> Json:
     """Return a Messages request as a chat request.
 
     Raises:
-        CodecError: The request uses a tool that runs at Anthropic, or content without equivalent.
+        CodecError: The request uses a tool that runs at Anthropic, a conversation that is stored
+        there, or content without equivalent.
     """
     for key in _ANTHROPIC_ONLY:
         if request.get(key):
             raise CodecError(f"{key!r} works only at Anthropic")
+    if object_at(request, "thread").get("type") == "continue":  # it has the last turn alone
+        raise CodecError("'thread' works only at Anthropic; send the whole conversation")
     chat = {
         key: value
         for key, value in request.items()

@@ -45,7 +45,11 @@ _SAME: Final = {
 _TO_CHAT: Final = {**_SAME, "max_output_tokens": "max_tokens"}
 _NOT_FOR_CHAT: Final = frozenset(
     {
+        "access_programs",
+        "background_options",
         "client_metadata",
+        "context_management",
+        "image",
         "include",
         "input",
         "instructions",
@@ -65,7 +69,7 @@ _NOT_FOR_CHAT: Final = frozenset(
     }
 )
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt", "background")
-_UNSUPPORTED_BY_CHAT: Final = ("max_tool_calls", "truncation")
+_UNSUPPORTED_BY_CHAT: Final = ("context_management", "image", "max_tool_calls", "truncation")
 """Parameters that change a response and have no equivalent in chat."""
 _CONVERTED: Final = frozenset(
     {

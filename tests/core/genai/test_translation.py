@@ -295,6 +295,7 @@ def test_fields_of_messages_become_their_equivalents_in_chat():
     ("source", "target", "request_", "why"),
     [
         ("responses", "chat", {"previous_response_id": "r"}, "previous_response_id"),
+        ("messages", "chat", {"thread": {"type": "continue"}}, "send the whole conversation"),
         ("responses", "chat", {"tools": [{"type": "local_shell"}]}, "local_shell"),
         ("responses", "chat", {"input": [{"type": "item_reference"}]}, "item_reference"),
         ("messages", "chat", {"tools": [{"type": "bash_20250124"}]}, "bash_20250124"),
@@ -520,6 +521,45 @@ def test_fields_that_a_request_loses_are_named(
 ):
     assert lost_in_request(source, target, request_) == names
     translate_request(source, target, request_)  # lost, but not refused
+
+
+NOT_FOR_CHAT: dict[Protocol, dict[str, Any]] = {
+    "messages": {
+        "billing_policy": {"type": "billing_policy", "bill_to": "self"},
+        "compaction": {"type": "compact"},
+        "diagnostics": {"previous_message_id": None},
+        "fallback_credit_token": "t",
+        "fallbacks": [{"model": "other"}],
+        "thread": {"type": "create"},
+        "user_profile_id": "u",
+        "workspace_id": "w",
+    },
+    "responses": {
+        "access_programs": {"bio": True},
+        "background_options": {"window": "2h"},
+        "context_management": [{"type": "compaction"}],
+        "image": {"detail": "low"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [("messages", ["compaction", "fallbacks"]), ("responses", ["context_management", "image"])],
+)
+def test_parameters_of_one_provider_do_not_reach_chat(source: Protocol, names: list[str]):
+    asked = [{"role": "user", "content": "hi"}]
+    plain = {"model": "m", "input" if source == "responses" else "messages": asked}
+    request = {**plain, **NOT_FOR_CHAT[source]}
+    chat = translate_request(source, "chat", request)
+    assert chat == translate_request(source, "chat", plain)
+    assert lost_in_request(source, "chat", request) == names, "those that change an answer"
+
+
+def test_parameters_that_chat_has_too_reach_it():
+    shared = {"moderation": {"model": "m"}, "prompt_cache_options": {"mode": "explicit"}}
+    chat = translate_request("responses", "chat", {"input": "q", **shared})
+    assert shared.items() <= chat.items()
 
 
 def test_fields_that_a_response_loses_are_named():

@@ -50,6 +50,8 @@ class ChatToResponses(StreamTranslator):
         self._head: Json = {}
         self._places: dict[Any, Json] = {}
         """``output_index`` and ``item_id`` of each open item."""
+        self._parts: dict[str, int] = {}
+        """Index of each part of the message by its kind, in the order in which they open."""
         self._custom: set[int] = set()
         """Numbers of the calls of custom tools, whose text is known at the end only."""
         self._ended = False
@@ -88,11 +90,10 @@ class ChatToResponses(StreamTranslator):
         for kind, piece in (("output_text", text), ("refusal", delta.get("refusal"))):
             if piece:
                 events += self._open_text(kind)
-                more: Json = {}
+                more: Json = {"content_index": self._parts[kind]}
                 if kind == "output_text":
                     more["logprobs"] = logprobs.get("content") or []
-                name = f"response.{kind}.delta"
-                events.append(self._delta_event(name, "msg", piece, content_index=0, **more))
+                events.append(self._delta_event(f"response.{kind}.delta", "msg", piece, **more))
         for call in calls_in(delta):
             for piece in self._pieces.feed(call):
                 events += self._call(piece)
@@ -126,14 +127,13 @@ class ChatToResponses(StreamTranslator):
         item: Json = {"type": "message", "role": "assistant", "content": []}
         item["status"] = "in_progress"
         events = self._open("msg", f"msg_{self._head['id']}", item)
-        if events:
+        if kind not in self._parts:
             part: Json = {"type": "refusal", "refusal": ""}
             if kind == "output_text":
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            where = self._places["msg"]
-            events.append(
-                self._event("response.content_part.added", **where, content_index=0, part=part)
-            )
+            index = self._parts[kind] = len(self._parts)
+            where = {**self._places["msg"], "content_index": index}
+            events.append(self._event("response.content_part.added", **where, part=part))
         return events
 
     def _delta_event(self, name: str, key: Any, delta: str, **more: Any) -> Json:
@@ -150,12 +150,20 @@ class ChatToResponses(StreamTranslator):
             return []  # truncated or failed: the stream must not look complete
         events = [event for piece in self._pieces.close() for event in self._call(piece)]
         for item in output_items(whole, choice, self._tools):
-            events += self._close_item(item)
+            events += self._close_item(self._as_streamed(item))
         created = {**whole, "created": self._head.get("created_at")}
         response = response_to_responses(created, self._tools)
-        in_order = sorted(response["output"], key=self._position)
+        in_order = sorted(map(self._as_streamed, response["output"]), key=self._position)
         name = f"response.{response['status']}"
         return [*events, self._event(name, response={**response, "output": in_order})]
+
+    def _as_streamed(self, item: Json) -> Json:
+        """Return an item with its parts in the order of their indexes in the stream."""
+        if item["type"] != "message":
+            return item
+        last = len(self._parts)
+        parts = sorted(item["content"], key=lambda part: self._parts.get(part["type"], last))
+        return {**item, "content": parts}
 
     def _position(self, item: Json) -> int:
         key = item["id"]

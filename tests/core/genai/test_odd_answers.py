@@ -280,6 +280,31 @@ def test_a_message_may_come_whole_with_its_first_event():
         assert calls_of(assembled(target, through("messages", target, events))) == CALLS[:1]
 
 
+@pytest.mark.parametrize("kinds", [["refusal", "output_text"], ["output_text", "refusal"]])
+def test_a_refusal_and_a_text_are_parts_of_their_own_in_a_stream(kinds: list[str]):
+    deltas: Json = {"refusal": {"refusal": "No"}, "output_text": {"content": "But"}}
+    chunks = [chunk(deltas[kind]) for kind in [*kinds, kinds[0]]]
+    events = through("chat", "responses", [*chunks, chunk({}, "stop")])
+    for step in ("added", "done"):
+        name = f"response.content_part.{step}"
+        parts = [(e["content_index"], e["part"]["type"]) for e in events if e["type"] == name]
+        assert parts == [(0, kinds[0]), (1, kinds[1])]
+    steps = ("delta", "delta", "delta", "done", "done")
+    order = [0, 1, 0, 0, 1]
+    found = [
+        (event["type"], event["content_index"])
+        for event in events
+        if event["type"].split(".")[1] in kinds
+    ]
+    assert found == [
+        (f"response.{kinds[index]}.{step}", index) for index, step in zip(order, steps, strict=True)
+    ]
+    (item,) = events[-1]["response"]["output"]
+    assert [part["type"] for part in item["content"]] == kinds
+    closed = [event for event in events if event["type"] == "response.output_item.done"]
+    assert [event["item"] for event in closed] == [item]
+
+
 # -- numbers ---------------------------------------------------------------------------------------
 
 

@@ -76,8 +76,27 @@ class TestGrade:
         assert await judge.grade(TALK) == Verdict(score, "")
 
     @pytest.mark.parametrize(
+        "text",
+        [
+            '<think>At first {"reason": "no", "score": 2}. But</think>\n{"reason": "", "score": 9}',
+            '<think>Like {"reason": "...", "score": 0}?</think>It called f({}): {"score": 9}',
+            'The agent called book({"room": {"score": 1}}), so: {"score": 9}',
+            'First {"score": 2}, but it is polite: {"score": 9}. It called book({"room": "A"}).',
+            '{"score": 9, "parts": {"score": 1}}',
+        ],
+    )
+    async def test_the_last_verdict_after_the_thoughts_counts(
+        self, judge: Judge, models: ScriptedModels, text: str
+    ):
+        models.script = [Reply(text)]
+        assert await judge.grade(TALK) == Verdict(0.9, "")
+
+    @pytest.mark.parametrize(
         ("reply", "problem"),
         [
+            (Reply('<think>{"score": 9}'), "the answer contains no JSON object"),
+            (Reply('{"score":' * 3000), "the answer contains no JSON object"),
+            (Reply('{"score": "9"}, or {"grade": 9}'), "the score is not a number: None"),
             (Reply("Splendid!"), "the answer contains no JSON object"),
             (Reply('{"score": "8"}'), "the score is not a number: '8'"),
             (Reply('{"score": true}'), "the score is not a number: True"),
@@ -142,6 +161,16 @@ class TestRank:
             shown = models.requests[-1].body["messages"][-1]["content"]
             firsts.add("x" if shown.index(f"x{number}") < shown.index(f"y{number}") else "y")
         assert firsts == {"x", "y"}
+
+    async def test_the_last_ranking_after_the_thoughts_counts(
+        self, judge: Judge, models: ScriptedModels
+    ):
+        plain, thought = [Reply('{"ranking": [1, 2]}')], '<think>{"ranking": [2, 1]}</think>'
+        group = [talk("a"), talk("b")]
+        models.script = plain
+        wanted = await judge.rank(group)
+        models.script = [Reply(thought + 'It called f({"x": 1}). {"ranking": [1, 2]}')]
+        assert await judge.rank(group) == wanted
 
     @pytest.mark.parametrize("ranking", [[1], [1, 1], [0, 1], [1, 2, 3], "12", None])
     async def test_an_invalid_ranking_is_a_problem_of_every_verdict(

@@ -20,7 +20,6 @@ import hashlib
 import json
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from agl_core.ids import new_span_id
 from agl_core.otel import make_link_attributes, make_tag_attributes
 from agl_core.types import Attributes, Span, TraceStatus
 from agl_judge.scorer_agreement import Agreement, agreement
-from agl_prompt_search import ChatClient, ask_model
+from agl_prompt_search import ChatClient, ask_model, without_thoughts
 
 if TYPE_CHECKING:
     from agl_core.algorithm import RolloutOutcome
@@ -199,12 +198,11 @@ class Judge:
                 temperature=self._temperature,
                 seed=self._seed + attempt,
             )
-            answer = _find_json(reply.text)
             if reply.problem:
                 problem = reply.problem
-            elif answer is None:
-                problem = "the answer contains no JSON object"
-            elif not (problem := mistake_in(answer)):
+                continue
+            answer, problem = _find_verdict(without_thoughts(reply.text), mistake_in)
+            if answer is not None:
                 answer["reason"] = str(answer.get("reason") or "")
                 return answer, ""
         logger.warning("%s gave no verdict: %s", self.model, problem)
@@ -325,18 +323,32 @@ def _as_text(messages: Messages) -> str:
     return "\n".join(lines)
 
 
-def _find_json(text: str) -> dict[str, Any] | None:
-    """Return the first JSON object in a text; models often add words or code fences around it."""
-    objects = (_decode(text, match.start()) for match in re.finditer(r"\{", text))
-    return next((found for found in objects if found is not None), None)
+def _find_verdict(
+    text: str, mistake_in: Callable[[dict[str, Any]], str]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the last JSON object in a text that is a verdict, or None and the problem.
+
+    Before their verdict, models quote tool calls of the conversation or the form of the answer.
+    """
+    mistakes = [(found, mistake_in(found)) for found in _objects_in(text)]
+    verdict = next((found for found, mistake in reversed(mistakes) if not mistake), None)
+    if verdict is not None:
+        return verdict, ""
+    return None, mistakes[-1][1] if mistakes else "the answer contains no JSON object"
 
 
-def _decode(text: str, start: int) -> dict[str, Any] | None:
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text, start)
-    except ValueError:
-        return None  # this brace does not start a JSON object
-    return cast("dict[str, Any]", found)
+def _objects_in(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in a text, without those that are within another one."""
+    found: list[dict[str, Any]] = []
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, start)
+            found.append(cast("dict[str, Any]", value))
+        except (ValueError, RecursionError):
+            end = start + 1  # no object starts here, or too deep a one
+        start = text.find("{", end)
+    return found
 
 
 def _mistake_in_ranking(size: int, answer: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from agl_core.algorithm import RunContext
 from agl_core.store import LightningStore
 from agl_core.types import AttemptedRollout, PromptTemplate, Span, task_digest
 from agl_promote import Decision, Experiment, Plan, Promotion
+from agl_promote.experiment import run_name
 
 TASKS = [{"id": number, "country": "nl" if number % 4 == 0 else "de"} for number in range(60)]
 REWARD = {"agentlightning.reward.0.name": "primary"}
@@ -22,7 +23,7 @@ Rewards = Callable[[Any, str], float | None]
 
 
 async def with_prompts(store: LightningStore) -> LightningStore:
-    for name in ("night/v0", "night/v1"):
+    for name in ("night/v0", "night/v1", "night/v2"):
         prompt = PromptTemplate(template=name, engine="f-string")
         await store.update_resources(name, {"prompt": prompt})
     return store
@@ -93,7 +94,7 @@ async def decide(store: LightningStore, name: str = "booking") -> Decision | Non
     """Run a promotion in a store that has a runner, as a process would."""
     promotion = await Promotion.open(store, name)
     experiment = Experiment(promotion)
-    run = await StoredRun.open(store, f"promotion.{name}")
+    run = await StoredRun.open(store, run_name(promotion))
     experiment.set_context(RunContext(store=store, run=run))
     await experiment.run(train_dataset=TASKS)
     return experiment.decision

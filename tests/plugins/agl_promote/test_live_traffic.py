@@ -16,6 +16,7 @@ from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import LightningStore, current_request_key, intercept
 from agl_core.types import EnqueueRolloutRequest, Span
 from agl_promote import Decision, LiveAssignment, LivePlan, LivePointer, LiveTrial, Promotion
+from agl_promote.promotion import label_of
 from agl_promote.traffic import trials_of, watch_state
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import REWARD, runner, with_prompts
@@ -227,6 +228,36 @@ async def test_a_watch_whose_verdict_comes_after_a_change_by_hand_has_ended(stor
     now = await LivePointer.read(store, "booking")
     assert now == live, "nothing is rolled back"
     assert watch_state(served, now) == "ended"
+
+
+async def test_the_next_trial_of_a_name_begins_once_the_watch_is_over(store: LightningStore):
+    first = await Promotion.create(store, live_plan(watch=30))
+    shown = Decision("promote", 0.1, 0.2, 100, {}, "shown")
+    _, holdback = trials_of(first)
+    await first.decide(shown, holdback)
+    await first.release()
+    planned = live_plan(champion="night/v1", candidate="night/v2", champion_version=2, watch=30)
+    with pytest.raises(ConfigError, match="has decided and is not over"):
+        await Promotion.create(store, planned)
+    await first.renew(watch={**shown._asdict(), "kind": "keep"})
+    await first.release()
+    await serve(store)  # ends the watch
+    second = await Promotion.create(store, planned)
+    trial, holdback = trials_of(second)
+    await second.decide(shown, holdback)
+    live = await LivePointer.read(store, "booking")
+    live = await live.roll_back(store, "rolled back: night/v0 is shown to be better")
+    earlier = await Promotion.open(store, label_of("booking", first.digest))
+    assert watch_state(earlier, live) == "kept", "what came later is not of this watch"
+    with pytest.raises(ConfigError, match="is over"):
+        await serve(store, earlier.label)
+    episodes = [{"episode": f"user-{number}"} for number in range(200)]
+    arms = [
+        [one.enrol(labels, "")[0] == one.candidate for labels in episodes]
+        for one in (trials_of(first)[0], trial)
+    ]
+    same = sum(one == other for one, other in zip(*arms, strict=True))
+    assert 70 <= same <= 130, "the two trials assign independently"
 
 
 async def test_an_open_episode_holds_back_those_after_it_until_its_deadline(

@@ -98,6 +98,37 @@ def test_what_is_live_is_what_a_later_candidate_has_to_beat(capsys):
     assert "live:booking is night/v1, which the candidate has to beat" in capsys.readouterr().err
 
 
+def test_the_next_candidate_is_planned_against_what_the_last_promotion_made_live(folder, capsys):
+    async def add() -> None:
+        store = sqlite.SqliteLightningStore(folder / "runs.db")
+        prompt = PromptTemplate(template="seed", engine="f-string")
+        await store.update_resources("week/v3", {"prompt": prompt})
+        await store.close()
+
+    asyncio.run(add())
+    name = ["train.toml", "--name", "booking"]
+    again = ["week/v3" if word == "night/v1" else word for word in PLAN]
+    assert main([*PLAN, "--champion", "night/v0"]) == 0
+    assert main(again) == 2
+    assert main(["promote", "run", *name]) == 0
+    capsys.readouterr()
+    assert main([*again, "--json"]) == 0
+    made = said(capsys)
+    assert (made["plan"]["champion"], made["plan"]["champion_version"]) == ("night/v1", 1)
+    assert made["uses"] == {"booking": 60}
+    assert main(["promote", "run", *name, "--json"]) == 0
+    shown = said(capsys)
+    assert (shown["decision"], shown["live"]) == ("keep", "night/v1")
+    assert shown["uses"] == {shown["follows"]: 60}
+    earlier = ["train.toml", "--name", shown["follows"]]
+    assert main(["promote", "show", *earlier]) == 0
+    out = capsys.readouterr().out
+    assert "promote: the gain and every guardrail are shown" in out
+    assert "live:booking   night/v1" in out
+    assert main(["promote", "run", *earlier]) == 2
+    assert f"the promotion {shown['follows']!r} is over" in capsys.readouterr().err
+
+
 LIVE = [*PLAN[:7], "--range", "0", "1", "--champion", "night/v0", "--live", "--deadline", "600"]
 NAME = ["train.toml", "--name", "booking"]
 

@@ -15,8 +15,10 @@ from agl_algorithm_kit import StoredRun
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.store import Interceptor, StoreCall, intercept
 from agl_core.types import Checkpoint, PromptTemplate
-from agl_promote import Guardrail, LivePointer, Plan, Promotion, Trial, gain_at_least
+from agl_promote import Decision, Guardrail, LivePointer, Plan, Promotion, Trial, gain_at_least
+from agl_promote.experiment import run_name
 from agl_promote.known import earlier_uses, used_tasks
+from agl_promote.promotion import label_of
 from agl_store_memory import InMemoryLightningStore
 from tests.plugins.agl_promote.conftest import TASKS, decide, runner, with_prompts
 
@@ -203,6 +205,110 @@ async def test_a_second_plan_of_a_name_is_refused(plan):
     await Promotion.create(store, plan())
     with pytest.raises(ConfigError, match="there is a promotion 'booking' already"):
         await Promotion.create(store, plan(alpha=0.025))
+
+
+def next_plan(plan: Any) -> Plan:
+    """The plan after the one of the fixture has promoted."""
+    return plan(champion="night/v1", champion_version=1, candidate="night/v2")
+
+
+def ever_better(task: Any, arm: str) -> float:
+    return int(arm[-1]) / 2
+
+
+async def test_once_a_promotion_is_over_the_next_plan_of_its_name_is_accepted(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    first = await Promotion.create(store, plan())
+    async with runner(store, ever_better):
+        decided = await decide(store)
+        second = await Promotion.create(store, next_plan(plan))
+        decision = await decide(store)
+    assert decided is not None
+    assert decision is not None
+    assert decision.kind == "promote"
+    live = await LivePointer.read(store, "booking")
+    assert [one["resources_id"] for one in live.history] == ["night/v0", "night/v1", "night/v2"]
+    assert second.plan.follows == first.digest
+    earlier = await Promotion.open(store, label_of("booking", first.digest))
+    assert (earlier.decision, earlier.digest) == (decided, first.digest)
+    assert earlier.is_applied(live)
+    with pytest.raises(ConfigError, match="is over; agl promote show shows it"):
+        await earlier.acquire()
+    assert (await earlier_uses(store, plan().tasks)) == {"booking": 60, earlier.label: 60}
+    runs = [(one.metadata or {})["run"] for one in await store.query_rollouts()]
+    # Each decides after 15 pairs, that is in its second batch.
+    assert [runs.count(run_name(one)) for one in (first, second)] == [32, 32]
+
+
+async def test_a_plan_that_is_made_again_decides_on_new_rollouts(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    digests: list[str] = []
+    async with runner(store, equal):
+        for number in range(3):
+            digests.append((await Promotion.create(store, plan())).digest)
+            decision = await decide(store)
+            assert decision is not None
+            assert decision.kind == "keep"
+            assert (await store.query_rollouts(limit=0)).total == 120 * (number + 1)
+    assert len(set(digests)) == 3
+    for digest in digests[:2]:
+        assert (await Promotion.open(store, label_of("booking", digest))).decision is not None
+
+
+async def test_a_plan_is_refused_until_the_candidate_of_the_one_before_is_live(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    promotion = await Promotion.create(store, plan())
+    shown = Decision("promote", 0.1, 0.2, 60, {}, "shown")
+    await promotion.acquire()
+    await promotion.renew(decision=shown._asdict())
+    await promotion.release()  # as a process does that is killed before the candidate is live
+    with pytest.raises(ConfigError, match="has decided and is not over"):
+        await Promotion.create(store, next_plan(plan))
+    await promotion.apply()
+    await Promotion.create(store, next_plan(plan))
+
+
+async def test_a_plan_is_accepted_after_one_whose_champion_was_replaced(plan):
+    store = await with_prompts(InMemoryLightningStore())
+    promotion = await Promotion.create(store, plan())
+    await (await LivePointer.read(store, "booking")).point_to(store, "night/v2", "by hand")
+    with pytest.raises(ConfigError, match="plan again"):
+        await promotion.decide(Decision("promote", 0.1, 0.2, 60, {}, "shown"))
+    await promotion.release()
+    again = plan(champion="night/v2", champion_version=1)
+    assert (await Promotion.create(store, again)).decision is None
+
+
+async def test_a_process_that_works_on_a_promotion_keeps_the_next_plan_out(plan, monkeypatch):
+    monkeypatch.setattr(promotions.psutil, "pid_exists", lambda pid: True)
+    store = await with_prompts(InMemoryLightningStore())
+    promotion = await Promotion.create(store, plan())
+    await promotion.acquire()
+    await promotion.decide(Decision("promote", 0.1, 0.2, 60, {}, "shown"))
+    with pytest.raises(ConfigError, match="another process works on"):
+        await Promotion.create(store, next_plan(plan))
+    await promotion.release()
+    made = (Promotion.create(store, next_plan(plan)) for _ in range(2))
+    both = await asyncio.gather(*made, return_exceptions=True)
+    assert [isinstance(one, ConfigError) for one in both].count(True) == 1
+
+
+async def test_a_process_that_is_killed_as_it_plans_loses_no_promotion(plan):
+    for calls in range(1, 20):
+        store = await with_prompts(InMemoryLightningStore())
+        first = await Promotion.create(store, plan())
+        await first.decide(Decision("promote", 0.1, 0.2, 60, {}, "shown"))
+        await first.release()
+        try:
+            await Promotion.create(intercept(store, Kill(calls)), next_plan(plan))
+        except Killed:
+            second = await Promotion.create(store, next_plan(plan))
+        else:
+            break
+        assert (await Promotion.open(store, "booking")).digest == second.digest
+        kept = await Promotion.open(store, label_of("booking", first.digest))
+        assert kept.decision == first.decision
+    assert calls > 3
 
 
 async def test_a_second_process_is_refused_and_a_lost_one_cannot_write(plan, monkeypatch):

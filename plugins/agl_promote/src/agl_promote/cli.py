@@ -79,7 +79,7 @@ def run(
             raise ConfigError(f"{name} is about live traffic: agl promote serve {file}")
         tasks = load_dataset(source or promotion.plan.source, Path.cwd(), path="--tasks")
         experiment = Experiment(promotion)
-        trainer.algorithm, trainer.run = experiment, run_name(promotion.plan)
+        trainer.algorithm, trainer.run = experiment, run_name(promotion)
         # Before the runners start: those of a second process would take rollouts of the first.
         asyncio.run(promotion.acquire())
         try:
@@ -141,7 +141,10 @@ def serve(file: Path, name: str, check: bool, as_json: bool, overrides: Sequence
 @json_option
 @set_option
 def show(file: Path, name: str, as_json: bool, overrides: Sequence[str]) -> None:
-    """Show a promotion: its decision, what is shown, and what is live."""
+    """Show a promotion: its decision, what is shown, and what is live.
+
+    NAME of an earlier one is what the later one says that it follows, such as booking:3f1c0a92b7de.
+    """
     from agl_promote.promotion import Promotion
 
     with opened(file, overrides) as (_, trainer):
@@ -179,6 +182,7 @@ async def _facts(store: LightningStore, promotion: Promotion[Any]) -> dict[str, 
     from agl_promote.known import earlier_uses
     from agl_promote.plan import LivePlan, Plan
     from agl_promote.pointer import LivePointer
+    from agl_promote.promotion import label_of
     from agl_promote.traffic import watch_state
 
     plan, decision = promotion.plan, promotion.decision
@@ -186,7 +190,8 @@ async def _facts(store: LightningStore, promotion: Promotion[Any]) -> dict[str, 
     watch = watch_state(promotion, live) if isinstance(plan, LivePlan) else None
     uses = await earlier_uses(store, plan.tasks) if isinstance(plan, Plan) else {}
     return {
-        "name": plan.name,
+        "name": promotion.label,
+        "follows": label_of(plan.name, plan.follows) if plan.follows else "",
         "candidate": plan.candidate,
         "champion": plan.champion,
         "decision": "undecided" if decision is None else decision.kind,
@@ -197,10 +202,11 @@ async def _facts(store: LightningStore, promotion: Promotion[Any]) -> dict[str, 
         "of": plan.most,
         "counted": plan.counted,
         "guardrails": {} if decision is None else dict(decision.guardrails),
-        "uses": {name: shared for name, shared in uses.items() if name != plan.name},
+        "uses": {name: shared for name, shared in uses.items() if name != promotion.label},
         "watched": len(promotion.recall("watched", [])),
         "watch": watch,
         "rolled_back": watch == "rolled back",
+        "live_name": f"live:{plan.name}",
         "live": live.resources_id,
         "trial": None if live.trial is None else live.trial._asdict(),
         "history": live.history,
@@ -228,8 +234,10 @@ def _print_facts(shown: dict[str, Any], as_json: bool) -> None:
         rows.append(["tasks also in", used])
     if shown["watch"]:
         rows.append(["watched", f"{shown['watched']} episodes, {_WATCH[shown['watch']]}"])
-    if shown["trial"]:
-        share = shown["trial"]["share"]
-        rows.append(["traffic", f"{share:.0%} {shown['candidate']}, rest {shown['champion']}"])
-    rows.append([f"live:{shown['name']}", shown["live"] or "nothing"])
+    if trial := shown["trial"]:
+        both = f"{trial['share']:.0%} {trial['candidate']}, rest {trial['champion']}"
+        rows.append(["traffic", both])
+    rows.append([shown["live_name"], shown["live"] or "nothing"])
+    if shown["follows"]:
+        rows.append(["follows", shown["follows"]])
     print_table(["", ""], rows)

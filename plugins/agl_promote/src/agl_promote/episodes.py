@@ -49,7 +49,7 @@ def assigned_to_candidate(seed: str, episode_id: str, share: float) -> bool:
     """Return whether an episode gets the candidate: a function of its id, the same everywhere.
 
     Args:
-        seed: Name of the promotion, so that two promotions assign independently.
+        seed: Id of the promotion, unique in its store: two promotions assign independently.
         episode_id: Id of the episode.
         share: Probability of the candidate.
     """

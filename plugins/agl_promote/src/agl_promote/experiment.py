@@ -120,9 +120,11 @@ class Experiment(FastAlgorithm):
         return found
 
 
-def run_name(plan: Plan) -> str:
-    """Return the name of the run that has the rollouts of a promotion."""
-    return f"promotion.{plan.name}"
+def run_name(promotion: Promotion[Plan]) -> str:
+    """Return the name of the run that has the rollouts of a promotion, and of no other one."""
+    name = f"promotion.{promotion.plan.name}"
+    # 8 digits: the name of a run has at most 100 characters, and that of a promotion 80.
+    return f"{name}.{promotion.digest[:8]}" if promotion.plan.follows else name
 
 
 def _in_order(plan: Plan, tasks: Dataset[Any] | None) -> list[Any]:

@@ -76,15 +76,15 @@ async def used_tasks(store: LightningStore, *resources_ids: str) -> set[str]:
 
 
 async def earlier_uses(store: LightningStore, digests: Iterable[str]) -> dict[str, int]:
-    """Return how many of these tasks each promotion of the store has in its plan, by its name.
+    """Return how many of these tasks each promotion of the store has in its plan, by its label.
 
     Each promotion on the same tasks has an error of alpha of its own, so of twenty with an alpha of
     5 %, one promotes falsely.
     """
     wanted = set(digests)
     found: dict[str, int] = {}
-    for checkpoint in (await checkpoints_under(store, PREFIX, CHECKPOINT)).values():
+    for label, checkpoint in (await checkpoints_under(store, PREFIX, CHECKPOINT)).items():
         plan: dict[str, Any] = checkpoint.state["plan"]
         if shared := len(wanted.intersection(plan.get("tasks", []))):
-            found[plan["name"]] = shared
+            found[label] = shared
     return found

@@ -71,6 +71,9 @@ class Terms(BaseModel):
     guardrails: list[Guardrail] = Field(default_factory=list)
     reward_range: tuple[float, float]
     """Lowest and highest possible reward; a rollout without a reward counts as the lowest."""
+    follows: str = ""
+    """Digest of the plan before it under this name, which makes the digest of this one unique; set
+    when it is stored."""
 
     @model_validator(mode="after")
     def _check_terms(self) -> Self:

@@ -101,7 +101,8 @@ def plan(
 ) -> None:
     """Store a plan, before any data. It cannot be changed.
 
-    Prints what the plan can show. Tasks that the search of the candidate used are refused.
+    Prints what the plan can show. Tasks that the search of the candidate used are refused, and so
+    is the next plan of a name until the promotion before it is over.
     """
     from agl_promote.plan import Guardrail
     from agl_promote.promotion import Promotion
@@ -121,7 +122,7 @@ def plan(
                 f"even a gain of {max(facts.power):g} of the range would be shown in only "
                 f"{best:.0%} of cases; take more tasks, repeats or episodes, or give --anyway"
             )
-        asyncio.run(Promotion.create(store, made))
+        made = asyncio.run(Promotion.create(store, made)).plan
     if as_json:
         print_json({"plan": made.model_dump(mode="json"), **facts.as_json()})
         return

@@ -3,6 +3,8 @@
 All of it is one checkpoint, ``promotion:<name>``, which is only ever written by compare-and-set.
 The plan comes before the data and is never changed. One process at a time works on a promotion: it
 holds a lease that it renews with every write, so one that was cut off and comes back is refused.
+Once a promotion is over, the next plan of its name takes its place, and it is kept as
+``promotion:<name>:<digest>``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_promote.trial import Trial
 
-__all__ = ["CHECKPOINT", "LEASE_SECONDS", "PREFIX", "Promotion"]
+__all__ = ["CHECKPOINT", "LEASE_SECONDS", "PREFIX", "Promotion", "label_of"]
 
 P = TypeVar("P", bound=Terms)
 
@@ -50,13 +52,23 @@ class Promotion(Generic[P]):
         plan: The plan.
         version: Version of the checkpoint that was read.
         state: Its content.
+        label: Names an earlier promotion; by default it is the present one of its name.
+
+    Attributes:
+        label: Its name, or of an earlier promotion its :func:`label_of`.
     """
 
     def __init__(
-        self, store: LightningStore, plan: P, version: int, state: Mapping[str, Any]
+        self,
+        store: LightningStore,
+        plan: P,
+        version: int,
+        state: Mapping[str, Any],
+        label: str = "",
     ) -> None:
         self.plan = plan
         self.store = store
+        self.label = label or plan.name
         self._version = version
         self._state = dict(state)
         self._owner = f"{platform.node()}:{os.getpid()}:{generate_id(8)}"
@@ -66,10 +78,22 @@ class Promotion(Generic[P]):
     async def create(cls, store: LightningStore, plan: P) -> Promotion[P]:
         """Store a plan.
 
+        Args:
+            store: The store.
+            plan: The plan. It takes the place of the promotion of this name that is over, which is
+                kept.
+
         Raises:
-            ConfigError: There is a promotion of this name, or the store cannot compare and set.
+            ConfigError: There is a promotion of this name that is not over, or the store cannot
+                compare and set.
         """
         require_compare_and_set(store)
+        earlier = None
+        if await store.get_resources_by_id(PREFIX + plan.name) is not None:
+            earlier = await cls.open(store, plan.name)
+            await earlier._require_over()
+            await earlier._keep()
+        plan = plan.model_copy(update={"follows": "" if earlier is None else earlier.digest})
         kind = next(kind for kind, model in _PLANS.items() if isinstance(plan, model))
         stored = plan.model_dump(mode="json")
         state = {
@@ -82,17 +106,21 @@ class Promotion(Generic[P]):
             "decision": None,
             "pairs": 0,
         }
-        promotion = cls(store, plan, 0, state)
+        promotion = cls(store, plan, 0 if earlier is None else earlier._version, state)
         if not await promotion._write():
             raise ConfigError(
-                f"there is a promotion {plan.name!r} already, and a plan cannot be changed; show "
-                "it, or choose another name"
+                f"another process has planned or taken the promotion {plan.name!r} meanwhile; show "
+                "it"
             )
         return promotion
 
     @classmethod
     async def open(cls, store: LightningStore, name: str) -> Promotion[Any]:
         """Read a promotion.
+
+        Args:
+            store: The store.
+            name: Its name, or of an earlier promotion its :func:`label_of`.
 
         Raises:
             ConfigError: There is none, or its plan was changed.
@@ -105,7 +133,7 @@ class Promotion(Generic[P]):
         if digest_of(state["plan"]) != state["digest"]:
             raise ConfigError(f"the plan of the promotion {name!r} was changed after it was made")
         plan = _PLANS[state["kind"]].model_validate(state["plan"])
-        return Promotion(store, plan, stored.version, state)
+        return Promotion(store, plan, stored.version, state, name)
 
     @property
     def digest(self) -> str:
@@ -148,8 +176,16 @@ class Promotion(Generic[P]):
         """Take the promotion for this process, or keep it.
 
         Raises:
-            ConfigError: Another process works on it.
+            ConfigError: Another process works on it, or it is an earlier one.
         """
+        if self.label != self.plan.name:
+            raise ConfigError(f"the promotion {self.label!r} is over; agl promote show shows it")
+        self._require_free()
+        self._state |= {"owner": self._owner}
+        await self.renew()
+
+    def _require_free(self) -> None:
+        """Check that no other process works on the promotion."""
         owner = self._state["owner"]
         is_free = owner == self._owner or _is_dead(owner) or self._state["until"] <= time.time()
         if not is_free:
@@ -158,8 +194,6 @@ class Promotion(Generic[P]):
                 f"another process works on the promotion {self.plan.name!r}; if it was killed, try "
                 f"again in {left:.0f} s"
             )
-        self._state |= {"owner": self._owner}
-        await self.renew()
 
     async def _keep_lease(self) -> None:
         while True:
@@ -208,13 +242,11 @@ class Promotion(Generic[P]):
         Raises:
             ConfigError: What is live was changed since the plan was made.
         """
-        decision, plan = self.decision, self.plan
-        if decision is None or decision.kind != "promote":
-            return
+        plan = self.plan
         live = await LivePointer.read(self.store, plan.name)
-        if self.is_applied(live):
+        if not self._is_due(live):
             return
-        if live.version != self.recall("live_version", plan.champion_version):
+        if not self._has_champion(live):
             raise ConfigError(
                 f"live:{plan.name} was changed since the plan was made, so its evidence is about "
                 "another champion; plan again"
@@ -224,7 +256,52 @@ class Promotion(Generic[P]):
 
     def is_applied(self, live: LivePointer) -> bool:
         """Return whether the candidate went live."""
-        return any(one["why"] == self._why for one in live.history)
+        return self.place_in(live) is not None
+
+    def place_in(self, live: LivePointer) -> int | None:
+        """Return where the history of what is live has the candidate; None if it did not go live.
+
+        Args:
+            live: What is live under its name.
+        """
+        whys = [one["why"] for one in live.history]
+        return whys.index(self._why) if self._why in whys else None
+
+    def _is_due(self, live: LivePointer) -> bool:
+        """Return whether the candidate should have gone live, and did not."""
+        decision = self.decision
+        return decision is not None and decision.kind == "promote" and not self.is_applied(live)
+
+    def _has_champion(self, live: LivePointer) -> bool:
+        """Return whether what is live is still what the candidate has to beat."""
+        return live.version == self.recall("live_version", self.plan.champion_version)
+
+    async def _require_over(self) -> None:
+        """Check that nothing is left to do: the next plan of the name takes its place.
+
+        Raises:
+            ConfigError: It has not decided, its candidate is to go live, its trial or its watch is
+                on, or another process works on it.
+        """
+        name = self.plan.name
+        live = await LivePointer.read(self.store, name)
+        if self.decision is None:
+            raise ConfigError(
+                f"there is a promotion {name!r} already that has not decided, and a plan cannot be "
+                "changed; show it, and run or serve it until it has"
+            )
+        if live.trial is not None or (self._is_due(live) and self._has_champion(live)):
+            raise ConfigError(
+                f"there is a promotion {name!r} already that has decided and is not over; show it, "
+                "and run or serve it to its end"
+            )
+        self._require_free()
+
+    async def _keep(self) -> None:
+        """Keep it under its digest, unless a process did that was killed before it could plan."""
+        state = {**self._state, "owner": "", "until": 0.0}
+        kept = PREFIX + label_of(self.plan.name, self.digest)
+        await self.store.swap_resources(kept, {CHECKPOINT: Checkpoint(state=state)}, version=0)
 
     @property
     def _why(self) -> str:
@@ -234,13 +311,18 @@ class Promotion(Generic[P]):
     async def _write(self) -> bool:
         async with self._writing:
             stored = await self.store.swap_resources(
-                PREFIX + self.plan.name,
+                PREFIX + self.label,
                 {CHECKPOINT: Checkpoint(state=self._state)},
                 version=self._version,
             )
             if stored is not None:
                 self._version = stored.version
             return stored is not None
+
+
+def label_of(name: str, digest: str) -> str:
+    """Return what names an earlier promotion beside the present one; a name has no colon."""
+    return f"{name}:{digest[:12]}"
 
 
 def _is_dead(owner: str) -> bool:

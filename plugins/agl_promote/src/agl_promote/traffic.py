@@ -23,9 +23,9 @@ from agl_promote.episodes import Episode
 from agl_promote.evidence import Decision, Evidence
 from agl_promote.plan import LivePlan
 from agl_promote.pointer import LivePointer
-from agl_promote.promotion import Promotion
+from agl_promote.promotion import Promotion, label_of
 from agl_promote.rewards import RewardReader, segment_of
-from agl_promote.trial import LIVE, Trial
+from agl_promote.trial import HOLDBACK, LIVE, Trial
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -273,12 +273,14 @@ def watch_state(promotion: Promotion[LivePlan], live: LivePointer) -> WatchState
         promotion: The promotion.
         live: What is live under its name.
     """
-    if not promotion.plan.watch or not promotion.is_applied(live):
+    place = promotion.place_in(live)
+    if not promotion.plan.watch or place is None:
         return None
     _, holdback = trials_of(promotion)
     if live.trial == holdback:
         return "on"
-    if any(one["why"] == _why_back(promotion.plan) for one in live.history):
+    # The next change, since it ends the watch. Later ones may be of another promotion.
+    if any(one["why"] == _why_back(promotion.plan) for one in live.history[place + 1 : place + 2]):
         return "rolled back"
     verdict = promotion.recall("watch")
     return "kept" if verdict is not None and verdict["kind"] == "keep" else "ended"
@@ -286,9 +288,9 @@ def watch_state(promotion: Promotion[LivePlan], live: LivePointer) -> WatchState
 
 def trials_of(promotion: Promotion[LivePlan]) -> tuple[Trial, Trial]:
     """Return the trial of a promotion, and the one in which a holdback stays on the old version."""
-    plan, label = promotion.plan, f"{promotion.plan.name}:{promotion.digest[:12]}"
+    plan, label = promotion.plan, label_of(promotion.plan.name, promotion.digest)
     trial = Trial(plan.name, label, plan.champion, plan.candidate, plan.share)
-    return trial, trial._replace(id=f"{label}:holdback", share=1 - plan.holdback)
+    return trial, trial._replace(id=label + HOLDBACK, share=1 - plan.holdback)
 
 
 def _why_back(plan: LivePlan) -> str:

@@ -26,12 +26,14 @@ from agl_core.types import Checkpoint
 if TYPE_CHECKING:
     from agl_core.types import EnqueueRolloutRequest, ResourcesUpdate, Rollout
 
-__all__ = ["LIVE", "LIVE_KEY", "LiveAssignment", "Trial"]
+__all__ = ["HOLDBACK", "LIVE", "LIVE_KEY", "LiveAssignment", "Trial"]
 
 LIVE: Final = "live:"
 """Start of the ids of what is live."""
 LIVE_KEY: Final = "live"
 """Name of the checkpoint there."""
+HOLDBACK: Final = ":holdback"
+"""End of the id of the trial after a promotion."""
 _TRIAL, _EPISODE = "trial", "episode"  # keys of the metadata of rollouts
 
 
@@ -71,7 +73,10 @@ class Trial(NamedTuple):
 
         given = dict(metadata or {})
         episode = str(given.setdefault(_EPISODE, unique))
-        is_candidate = assigned_to_candidate(self.name, episode, self.share)
+        # The holdback assigns as the trial before it did: an episode that goes on keeps its version
+        # wherever the shares allow it.
+        seed = self.id.removesuffix(HOLDBACK)
+        is_candidate = assigned_to_candidate(seed, episode, self.share)
         return self.candidate if is_candidate else self.champion, {**given, _TRIAL: self.id}
 
     def episode_of(self, rollout: Rollout) -> str | None:

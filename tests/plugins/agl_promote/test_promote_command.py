@@ -189,6 +189,7 @@ def test_mistakes_are_one_line_and_say_what_to_do(folder, capsys):
         (["--champion", "night/v0", "--guard", "country"], "write input.KEY:MARGIN"),
         (["--champion", "night/v0", "--max-pairs", "4"], "take more tasks, repeats or episodes"),
         (["--champion", "night/v0", "--alpha", "0.07"], "alpha"),
+        (["--champion", "night/v0", "--range", "0", "inf"], "reward_range"),
     ):
         assert main([*PLAN, *extra]) in (1, 2)
         error = capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 from typing import Any
 
@@ -439,6 +440,12 @@ async def test_a_plan_that_was_changed_is_refused(plan):
     [
         {"candidate": "night/v0"},
         {"reward_range": (1, 0)},
+        {"reward_range": (0, math.inf)},
+        {"reward_range": (-math.inf, 1)},
+        {"reward_range": (-1e308, 1e308)},
+        {"deadline": math.inf},
+        {"max_cost": math.inf, "price": (1, 1)},
+        {"max_cost": 1.0, "price": (math.inf, 1)},
         {"tasks": ["a", "a"]},
         {"alpha": 0.07},
         {"min_gain": 1.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -52,7 +53,8 @@ class Guardrail(BaseModel):
 class Terms(BaseModel):
     """The fields that plans of experiments and of live trials share."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON, as which stores keep a plan, has no infinity: it would come back as another plan.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[\w.-]{1,80}$")
     """Name of the promotion; what it promotes is live as ``live:<name>``."""
@@ -78,7 +80,7 @@ class Terms(BaseModel):
     @model_validator(mode="after")
     def _check_terms(self) -> Self:
         low, high = self.reward_range
-        if not low < high:
+        if not (low < high and math.isfinite(self.width)):
             raise ValueError(f"the reward range must be (lowest, highest), not {self.reward_range}")
         if self.candidate == self.champion:
             raise ValueError("the candidate is the champion")

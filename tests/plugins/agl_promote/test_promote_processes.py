@@ -298,6 +298,7 @@ def test_options_of_tasks_and_of_traffic_do_not_mix(capsys):
         (["--live", "--deadline", "9", "--repeats", "2"], "--repeats needs --tasks"),
         (["--tasks", "fresh.jsonl", "--holdback", "0.2"], "--holdback needs --live"),
         (["--tasks", "fresh.jsonl", "--max-cost", "2"], "max_cost needs a price"),
+        (["--tasks", "fresh.jsonl", "--wanted-gain", "0.2"], "--wanted-gain needs --test anytime"),
         (["--live", "--deadline", "9", "--guard", "input.a:0.1"], "name a segment, as in input.a="),
         (["--live", "--deadline", "9", "--max-episodes", "50"], "take more tasks, repeats or ep"),
     ):

@@ -60,7 +60,7 @@ _OF_TRAFFIC: Final = ("share", "max_episodes", "holdback", "watch")
 )
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="Error of promoting.")
 @click.option("--min-gain", type=float, default=0.0, show_default=True, help="Gain to exceed.")
-@click.option("--wanted-gain", type=float, help="Anytime: give up once this gain is refuted.")
+@click.option("--wanted-gain", type=float, help="Anytime, live: give up once this gain is refuted.")
 @click.option("--repeats", type=int, help="Rollouts of a task, each. By default 1.")
 @click.option(
     "--guard",
@@ -140,6 +140,9 @@ def _check_options(source: str | None, live: bool, options: dict[str, Any]) -> N
         if options[option] is not None:
             wanted = "--tasks" if live else "--live"
             raise click.UsageError(f"--{option.replace('_', '-')} needs {wanted}")
+    # Here and not in the plan: one that was stored with both can still be opened.
+    if options["wanted_gain"] is not None and not live and options["test"] != "anytime":
+        raise click.UsageError("--wanted-gain needs --test anytime or --live")
 
 
 def _tasks(source: str, rails: Sequence[Guardrail], given: dict[str, Any]) -> dict[str, Any]:

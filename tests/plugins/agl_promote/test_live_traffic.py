@@ -396,6 +396,17 @@ async def test_what_was_changed_by_hand_ends_the_trial(store: LightningStore):
         await serve(store)
 
 
+async def test_after_a_trial_that_ended_by_hand_the_next_plan_is_accepted(store: LightningStore):
+    await begin(store, live_plan())
+    with pytest.raises(ConfigError, match="has not decided"):
+        await Promotion.create(store, live_plan(candidate="night/v2"))
+    live = await (await LivePointer.read(store, "booking")).roll_back(store, "by hand")
+    planned = live_plan(candidate="night/v2", champion_version=live.version)
+    promotion = await Promotion.create(store, planned)
+    earlier = await Promotion.open(store, label_of("booking", promotion.plan.follows))
+    assert (earlier.plan.candidate, earlier.decision) == ("night/v1", None)
+
+
 async def test_a_second_process_is_refused(store: LightningStore, monkeypatch):
     monkeypatch.setattr(promotions.psutil, "pid_exists", lambda pid: True)
     await Promotion.create(store, live_plan())

@@ -276,6 +276,10 @@ class Promotion(Generic[P]):
         """Return whether what is live is still what the candidate has to beat."""
         return live.version == self.recall("live_version", self.plan.champion_version)
 
+    def _is_cut_off(self, live: LivePointer) -> bool:
+        """Return whether its trial was ended by hand: it never decides."""
+        return self.recall("live_version") is not None and live.trial is None
+
     async def _require_over(self) -> None:
         """Check that nothing is left to do: the next plan of the name takes its place.
 
@@ -285,7 +289,7 @@ class Promotion(Generic[P]):
         """
         name = self.plan.name
         live = await LivePointer.read(self.store, name)
-        if self.decision is None:
+        if self.decision is None and not self._is_cut_off(live):
             raise ConfigError(
                 f"there is a promotion {name!r} already that has not decided, and a plan cannot be "
                 "changed; show it, and run or serve it until it has"

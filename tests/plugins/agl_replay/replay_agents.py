@@ -219,3 +219,75 @@ class PatchAgent(LitAgent[str]):
             *_, last = made
             made = last.response
         return made.output
+
+
+SEARCHED: list[dict[str, Any]] = [
+    {"type": "text", "text": "I look it up. "},
+    {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}},
+    {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []},
+    {"type": "redacted_thinking", "data": "ENC"},
+    {"type": "text", "text": "It is 4."},
+]
+"""Blocks of an answer of Messages, some of which chat does not have."""
+
+
+def _told(number: int, text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    message = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
+    return {**message, "status": "completed", "content": [part]}
+
+
+COMMENTED: list[dict[str, Any]] = [
+    _told(1, "I look it up. "),
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "q"}},
+    _told(2, "It is 4."),
+]
+"""Items of an answer of Responses, one of which chat does not have."""
+
+
+def search_script(seen: SeenRequest) -> Reply:
+    """Answer with :data:`SEARCHED` or :data:`COMMENTED`."""
+    if "messages" in seen.body:
+        usage = {"input_tokens": 3, "output_tokens": 9}
+        answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
+        answer |= {"content": SEARCHED, "stop_reason": "end_turn", "usage": usage}
+        return Reply(garbage=dumps({**answer, "stop_sequence": None}))
+    answer = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed"}
+    answer |= {"model": "m", "output": COMMENTED, "tools": [], "tool_choice": "auto"}
+    return Reply(garbage=dumps({**answer, "parallel_tool_calls": True}))
+
+
+class SearchAgent(LitAgent[str]):
+    """Sends an answer back to its model; 1.0 if both answers have all blocks.
+
+    Args:
+        protocol: ``responses`` or ``messages``.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__()
+        self.protocol = protocol
+
+    def rollout(self, task: str, resources: NamedResources, rollout: Any) -> float:
+        llm: Any = resources["llm"]
+        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+        ask = getattr(self, f"_{self.protocol}")
+        said: list[Any] = [{"role": "user", "content": task}]
+        kinds = ask(url, llm.model, said)
+        said.append({"role": "user", "content": "Are you sure?"})
+        known = SEARCHED if self.protocol == "messages" else COMMENTED
+        return float(kinds == ask(url, llm.model, said) == [one["type"] for one in known])
+
+    def _responses(self, url: str, model: str, said: list[Any]) -> list[str]:
+        with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            output = client.responses.create(model=model, input=said).output
+        said += [item.model_dump(exclude_none=True) for item in output]
+        return [item.type for item in output]
+
+    def _messages(self, url: str, model: str, said: list[Any]) -> list[str]:
+        root = url.removesuffix("/v1")
+        with Anthropic(base_url=root, api_key="none", max_retries=0) as client:
+            content = client.messages.create(model=model, messages=said, max_tokens=64).content
+        blocks = [block.model_dump(exclude_none=True) for block in content]
+        said.append({"role": "assistant", "content": blocks})
+        return [block.type for block in content]

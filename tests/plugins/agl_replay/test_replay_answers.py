@@ -151,6 +151,140 @@ def test_fields_that_were_not_asked_for_are_left_out():
     assert b"usage" not in chunks
 
 
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
+FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "s1",
+    "content": [{"type": "web_search_result", "url": "http://u", "page_age": None}],
+}
+CALL = {"type": "tool_use", "id": "t1", "name": "look_up", "input": {"x": 1}}
+BLOCKS = [
+    {"type": "text", "text": "I look it up. "},
+    SEARCH,
+    FOUND,
+    {"type": "redacted_thinking", "data": "ENC"},
+    {"type": "text", "text": ""},
+    {"type": "text", "text": "It is 4. " * 9},
+    CALL,
+]
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "message", "role": "assistant", "content": [{**part, **more}]}
+
+
+SHELL = {"type": "local_shell_call", "id": "l1", "call_id": "c1", "action": {"command": ["ls"]}}
+ITEMS = [
+    said("I look it up. "),
+    {"type": "web_search_call", "id": "ws1", "status": "completed", "action": {"query": "q"}},
+    said(""),
+    said("It is 4. " * 9),
+    {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    SHELL,
+    {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "*** Begin"},
+]
+SHELL_TOOLS = [{"type": "local_shell"}, {"type": "custom", "name": "patch"}]
+
+
+def attributes_from(protocol: Protocol, blocks: list[Any], **more: Any) -> dict[str, Any]:
+    """Return the attributes of a recorded call whose server answered with these blocks."""
+    answer = {"id": "r1", "model": "m", "content": blocks, "output": blocks, **more}
+    return genai.response_attributes(get_protocol(protocol).recorded_response(answer))
+
+
+def blocks_of(answer: dict[str, Any], *left_out: str) -> list[Any]:
+    blocks = answer.get("content", answer.get("output"))
+    return [{key: one[key] for key in one if key not in left_out} for one in blocks]
+
+
+@pytest.mark.parametrize("blocks", [BLOCKS, BLOCKS[-1:], BLOCKS[1:3], []])
+def test_blocks_of_messages_keep_their_form_and_their_place(blocks: list[Any]):
+    attributes = attributes_from("messages", blocks, stop_reason="end_turn")
+    whole = loads(answer_body(attributes, "messages", {}))
+    streamed = assembled("messages", answer_chunks(attributes, "messages", {}))
+    assert blocks_of(whole) == blocks_of(streamed) == blocks
+
+
+@pytest.mark.parametrize("items", [ITEMS, ITEMS[5:], ITEMS[1:2], []])
+def test_items_of_responses_keep_their_form_and_their_place(items: list[Any]):
+    attributes = attributes_from("responses", items, status="completed")
+    request = {"tools": SHELL_TOOLS}
+    whole = loads(answer_body(attributes, "responses", request))
+    streamed = assembled("responses", answer_chunks(attributes, "responses", request))
+    assert streamed["output"] == whole["output"]
+    ids = [one["id"] for one in whole["output"]]
+    assert len({*ids}) == len(ids)
+    made = ("message", "custom_tool_call")
+    for found, item in zip(whole["output"], items, strict=True):
+        more = {"id": found["id"], "status": "completed"} if item["type"] in made else {}
+        assert found == {**item, **more}
+
+
+def test_the_pieces_of_a_stream_of_items_are_its_texts():
+    attributes = attributes_from("responses", ITEMS, status="completed")
+    assembler = get_protocol("responses").assembler()
+    body = b"".join(answer_chunks(attributes, "responses", {"tools": SHELL_TOOLS}))
+    for event in SseSplitter().feed(body):
+        value = loads(event.data)
+        if value["type"] not in ("response.output_item.done", "response.completed"):
+            assembler.feed(value)
+    found = assembler.result()["output"]
+    texts = [part for item in found for part in item.get("content", ())]
+    assert [part.get("text", part.get("refusal")) for part in texts] == [
+        "I look it up. ",
+        "It is 4. " * 9,
+        "No.",
+    ]
+    assert found[-1]["input"] == "*** Begin"
+
+
+def test_each_text_of_a_response_has_the_log_probabilities_of_its_tokens():
+    first, second = ([{"token": text, "logprob": -1.0}] for text in ("One. ", "Two."))
+    items = [said("One. ", logprobs=first), said("Two.", logprobs=second)]
+    attributes = attributes_from("responses", items, status="completed")
+    whole = loads(answer_body(attributes, "responses", {"logprobs": True}))
+    told = [one["content"][0]["logprobs"] for one in whole["output"]]
+    assert [[one["token"] for one in entries] for entries in told] == [["One. "], ["Two."]]
+
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": "http://i"}}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "blocks", "more"),
+    [
+        ("messages", [IMAGE], {}),
+        ("messages", [SEARCH], {"agl.proxy.backend_protocol": "responses"}),
+        ("responses", [said("", type="output_audio")], {}),
+        ("chat", [SEARCH], {}),
+    ],
+)
+def test_a_part_that_cannot_be_restored_is_not_left_out(
+    protocol: Protocol, blocks: list[Any], more: dict[str, Any]
+):
+    recorder: Protocol = "messages" if protocol == "chat" else protocol
+    attributes = {**attributes_from(recorder, blocks, stop_reason="end_turn"), **more}
+    with pytest.raises(genai.CodecError, match="part of the type"):
+        answer_body(attributes, protocol, {})
+    with pytest.raises(genai.CodecError, match="part of the type"):
+        answer_chunks(attributes, protocol, {})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "blocks", "end"),
+    [("messages", BLOCKS, "content_block_stop"), ("responses", ITEMS, "response.output_item.done")],
+)
+def test_the_last_block_of_a_broken_stream_stays_open(
+    protocol: Protocol, blocks: list[Any], end: str
+):
+    attributes = attributes_from(protocol, blocks)
+    body = b"".join(answer_chunks(attributes, protocol, {}, whole=False))
+    kinds = [loads(event.data)["type"] for event in SseSplitter().feed(body)]
+    assert kinds.count(end) == len(blocks) - 1
+    assert kinds[-1].endswith("delta")
+
+
 def test_a_broken_stream_has_no_end():
     attributes = recorded([{"type": "text", "content": "hi"}])
     chunks = answer_chunks(attributes, "chat", {}, whole=False)

@@ -11,7 +11,14 @@ from agl_core.types import Rollout
 from agl_replay import replay
 from agl_store_memory import InMemoryLightningStore
 
-from .replay_agents import PatchAgent, WeatherAgent, patch_script, weather_script
+from .replay_agents import (
+    PatchAgent,
+    SearchAgent,
+    WeatherAgent,
+    patch_script,
+    search_script,
+    weather_script,
+)
 
 Record = Callable[..., Awaitable[Rollout]]
 PROTOCOLS = ("chat", "responses", "messages")
@@ -57,3 +64,21 @@ async def test_calls_of_codex_tools_keep_their_form(
     assert (result.error, result.divergence) == (None, None)
     assert (result.recording.reward, result.reward) == (1.0, 1.0)
     assert list(result.differing_spans) == []
+
+
+@pytest.mark.parametrize("protocol", ["responses", "messages"])
+@pytest.mark.parametrize("recorder", ["native", "tracer"])
+async def test_an_answer_with_blocks_of_the_server_is_replayed_whole(
+    record: Record, store: InMemoryLightningStore, recorder: str, protocol: str
+):
+    agent = SearchAgent(protocol)
+    provider = "anthropic" if protocol == "messages" else "openai"
+    proxied = recorder == "native"
+    rollout = await record(agent, search_script, provider=provider, proxied=proxied)
+    assert rollout.status == "succeeded"
+
+    result = await replay(agent, rollout.rollout_id, store)
+
+    assert (result.error, result.divergence) == (None, None)
+    assert (result.recording.reward, result.reward) == (1.0, 1.0)
+    assert (result.answered, result.same) == (2, True)

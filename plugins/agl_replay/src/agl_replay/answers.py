@@ -1,29 +1,28 @@
 """Recorded answers as the bytes that a model server sends.
 
-A span holds an answer in the shape of chat. The answer is written in the protocol of the call; a
-stream has several chunks, so that the agent's code for streams runs.
+A span holds an answer in the shape of chat, and parts that chat does not have as they came. The
+answer is written in the protocol of the call; a stream has several chunks, so that the agent's code
+for streams runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from agl_core.genai import (
+    CodecError,
     Json,
     Protocol,
     dumps,
     get_protocol,
     loads,
-    stream_translator,
-    translate_response,
 )
 from agl_core.ids import generate_id
+from agl_replay.blocks import BLOCK_PROTOCOLS, IN_CHAT, block_answer, block_events, pieces
 
 __all__ = ["answer_body", "answer_chunks"]
 
-_PIECES: Final = 16
-"""Most chunks that a text is cut into."""
 _SAID: Final = {"reasoning": "reasoning_content", "refusal": "refusal"}
 """Keys of a chat message by the kinds of parts of which it has one text each."""
 
@@ -35,10 +34,15 @@ def answer_body(attributes: Mapping[str, Any], protocol: Protocol, request: Json
         attributes: Attributes of the recorded span.
         protocol: Protocol of the answer.
         request: The request that is answered, in that protocol, whose tools give calls their form.
+
+    Raises:
+        CodecError: The record does not hold all of the answer.
     """
     if protocol == "completions":
         return dumps(_completion(attributes, request))
-    return dumps(translate_response("chat", protocol, _chat(attributes, request), request))
+    if protocol in BLOCK_PROTOCOLS:
+        return dumps(_blocks(attributes, protocol, request))
+    return dumps(_chat(attributes, request))
 
 
 def answer_chunks(
@@ -51,35 +55,40 @@ def answer_chunks(
         protocol: Protocol of the answer.
         request: The request that is answered.
         whole: Whether the recorded stream came to its end; if not, only what had come is sent.
+
+    Raises:
+        CodecError: The record does not hold all of the answer.
     """
-    if protocol == "completions":
-        events = list(_completion_events(_completion(attributes, request)))
-    else:
-        events = list(_chat_events(_chat(attributes, request)))
-    if not whole:
-        # What follows the last piece of a choice says that the choice is complete.
-        events = [event for event in events if not _is_end(event)]
     spoken = get_protocol(protocol)
-    if not spoken.named_events:
-        options = request.get("stream_options") or {}
-        if not options.get("include_usage"):
-            events = [event for event in events if event["choices"]]
+    if protocol in BLOCK_PROTOCOLS:
+        answer = _blocks(attributes, protocol, request)
+        events = block_events(answer, _parts(attributes), protocol, whole=whole)
     else:
-        translator = stream_translator("chat", protocol, usage=True, request=request)
-        events = [out for event in events for out in translator.feed(event)]
-        events += translator.close() if whole else []
+        events = _choice_events(attributes, protocol, request, whole=whole)
     return [*map(spoken.event, events), *([spoken.stream_end] if whole else [])]
 
 
 # -- the answer ------------------------------------------------------------------------------------
 
 
-def _chat(attributes: Mapping[str, Any], request: Json) -> Json:
+def _blocks(attributes: Mapping[str, Any], protocol: Protocol, request: Json) -> Json:
+    """Return an answer of Messages or Responses."""
+    chat = _chat(attributes, request, _without_content)
+    spoken: Any = attributes.get("agl.proxy.backend_protocol") or protocol
+    return block_answer(chat, _parts(attributes), protocol, request, spoken)
+
+
+def _chat(
+    attributes: Mapping[str, Any],
+    request: Json,
+    write: Callable[[list[Json]], Json] | None = None,
+) -> Json:
+    """Return an answer of chat; ``write`` returns the message of parts, by default all of it."""
     choices: list[Json] = []
     for position, message in enumerate(_messages(attributes)):
         choice: Json = {
             "index": position,
-            "message": _message(message["parts"]),
+            "message": (write or _message)(message["parts"]),
             "finish_reason": message.get("finish_reason") or None,
             "logprobs": None,
         }
@@ -174,24 +183,59 @@ def _json(value: Any) -> Any:
     return loads(value.encode()) if isinstance(value, str) else value
 
 
+def _parts(attributes: Mapping[str, Any]) -> list[Json]:
+    """Return the parts of the only message of an answer; none if there is no message."""
+    return [part for message in _messages(attributes)[:1] for part in message["parts"]]
+
+
+def _without_content(parts: list[Json]) -> Json:
+    """Return the chat message of recorded parts, without those that are its content."""
+    return _message([part for part in parts if part.get("type") in IN_CHAT])
+
+
 def _message(parts: list[Json]) -> Json:
-    """Return the chat message of recorded parts."""
+    """Return the chat message of recorded parts.
+
+    Raises:
+        CodecError: A chat message has no such part.
+    """
     message: Json = {"role": "assistant", "content": None}
-    texts = [part.get("content") for part in parts if part["type"] == "text"]
+    texts = [part.get("content") for part in parts if part.get("type") == "text"]
     if texts:
         message["content"] = "".join(text for text in texts if text is not None)
     for part in parts:
-        if part["type"] in _SAID:
-            key = _SAID[part["type"]]
-            message[key] = message.get(key, "") + (part.get("content") or "")
-        elif part["type"] == "tool_call":
+        kind = part.get("type")
+        if kind in _SAID:
+            key = _SAID[kind]
+            text = part.get("content") or part.get("refusal") or ""
+            message[key] = message.get(key, "") + text
+        elif kind == "tool_call":
             call = {"name": part.get("name"), "arguments": part.get("arguments") or ""}
             found = {"id": part.get("id"), "type": "function", "function": call}
             message.setdefault("tool_calls", []).append(found)
+        elif kind != "text":
+            raise CodecError(f"a replayed chat message cannot have a part of the type {kind!r}")
     return message
 
 
 # -- streams ---------------------------------------------------------------------------------------
+
+
+def _choice_events(
+    attributes: Mapping[str, Any], protocol: Protocol, request: Json, *, whole: bool
+) -> list[Json]:
+    """Return the events of a stream of chat or completions."""
+    if protocol == "completions":
+        events = list(_completion_events(_completion(attributes, request)))
+    else:
+        events = list(_chat_events(_chat(attributes, request)))
+    if not whole:
+        # What follows the last piece of a choice says that the choice is complete.
+        events = [event for event in events if not _is_end(event)]
+    options = request.get("stream_options") or {}
+    if not options.get("include_usage"):
+        events = [event for event in events if event["choices"]]
+    return events
 
 
 def _chat_events(response: Json) -> Iterator[Json]:
@@ -206,13 +250,13 @@ def _chat_events(response: Json) -> Iterator[Json]:
             event["prompt_token_ids"] = prompt
         yield event
         for key in ("reasoning_content", "content", "refusal"):
-            for piece in _pieces(message.get(key)):
+            for piece in pieces(message.get(key)):
                 yield _event(response, choice["index"], delta={key: piece})
         for number, call in enumerate(message.get("tool_calls") or ()):
             named = {"name": call["function"]["name"], "arguments": ""}
             head = {"index": number, "id": call["id"], "type": "function", "function": named}
             yield _event(response, choice["index"], delta={"tool_calls": [head]})
-            for piece in _pieces(call["function"]["arguments"]):
+            for piece in pieces(call["function"]["arguments"]):
                 rest = {"index": number, "function": {"arguments": piece}}
                 yield _event(response, choice["index"], delta={"tool_calls": [rest]})
         yield _event(response, **choice, delta={})
@@ -221,7 +265,7 @@ def _chat_events(response: Json) -> Iterator[Json]:
 
 def _completion_events(response: Json) -> Iterator[Json]:
     for choice in response["choices"]:
-        for piece in _pieces(choice["text"]):
+        for piece in pieces(choice["text"]):
             yield _event(response, choice["index"], text=piece)
         yield _event(response, **{**choice, "text": ""})
     yield from _usage_events(response)
@@ -243,10 +287,3 @@ def _event(response: Json, index: int, **choice: Any) -> Json:
 
 def _is_end(event: Json) -> bool:
     return not event["choices"] or event["choices"][0]["finish_reason"] is not None
-
-
-def _pieces(text: str | None) -> Iterator[str]:
-    if text:
-        size = max(16, -(-len(text) // _PIECES))
-        for start in range(0, len(text), size):
-            yield text[start : start + size]

@@ -40,6 +40,8 @@ __all__ = [
     "SPAN_REWARD",
     "SPAN_SEQUENCE_ID",
     "SPAN_VIRTUAL",
+    "STOP_REASON",
+    "STOP_SEQUENCE",
     "TAG",
     "TRACER_NAME",
     "WRITTEN_BY",
@@ -89,6 +91,12 @@ RECORDED_OPERATION: Final = "agl.operation.record"
 """JSON of a recorded operation: ``arguments``, and ``result`` or ``error``."""
 MODEL_VERSION: Final = "agentlightning.model_version"
 """Version of the weights that answered a model call; written by LLM proxies."""
+STOP_REASON: Final = "agl.response.stop_reason"
+"""Why an answer ended, in the words of its server, such as ``pause_turn``; absent if
+``gen_ai.response.finish_reasons`` says it. ``.1`` follows the key for the second choice, as it does
+for :data:`STOP_SEQUENCE`."""
+STOP_SEQUENCE: Final = "agl.response.stop_sequence"
+"""The stop sequence that ended an answer, or the id of the stop token."""
 REQUEST_DEFAULTS: Final = "agl.proxy.request_defaults"
 """JSON object of the parameters that an LLM proxy added to a model call: those of its entry of the
 model list that the request left out. ``gen_ai.request.*`` are the agent's own."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+from agl_core import semconv
 from agl_core.genai._parts import calls_in, function_of, object_at, objects_in, split_content
 from agl_core.genai._wire import Json, dumps
 
@@ -78,6 +79,7 @@ def response_attributes(response: Json) -> Json:
         # Adapters read the first choice. The ids of other choices have a suffix.
         suffix = f".{position}" if position else ""
         attributes["response_token_ids" + suffix] = _token_ids(response, choice, position)
+        attributes |= {key + suffix: value for key, value in _end(choice).items()}
         content = _logprobs(choice.get("logprobs"))
         if content is not None:
             attributes["logprobs.content" + suffix] = dumps(content).decode()
@@ -95,6 +97,18 @@ def _token_ids(response: Json, choice: Json, position: int) -> list[int] | None:
     if choice.get("token_ids") is not None:
         return choice["token_ids"]
     return of_all[position] if position < len(of_all) else other.get("token_ids")
+
+
+def _end(choice: Json) -> Json:
+    """Return what a choice says of its end beside the finish reason.
+
+    ``stop_reason`` is vLLM's key, ``native_finish_reason`` that of OpenRouter.
+    """
+    found = {
+        semconv.STOP_REASON: choice.get("native_finish_reason"),
+        semconv.STOP_SEQUENCE: choice.get("stop_reason"),
+    }
+    return {key: value for key, value in found.items() if isinstance(value, str | int)}
 
 
 def usage_attributes(response: Json) -> Json:
@@ -167,7 +181,9 @@ def output_messages(choices: Iterable[Json]) -> list[Json]:
     found: list[Json] = []
     for choice in choices:
         message = choice.get("message") or {"role": "assistant", "content": choice.get("text")}
-        found.append({**_message(message), "finish_reason": choice.get("finish_reason") or ""})
+        said = _message(message)
+        said["parts"] = _with_kinds(said["parts"], message)
+        found.append({**said, "finish_reason": choice.get("finish_reason") or ""})
     return found
 
 
@@ -176,6 +192,26 @@ def _message(message: Json) -> Json:
     if message.get("name") is not None:
         found["name"] = message["name"]
     return found
+
+
+def _with_kinds(parts: list[Json], message: Json) -> list[Json]:
+    """Return the parts of an answer, in which a call has its ``kind`` unless it is a function's.
+
+    What a request says of earlier calls has no kinds: older records are compared with it.
+    """
+    kinds = iter([_kind_of(call, message) for call in calls_in(message)])
+    return [
+        {**part, "kind": kind}
+        if part.get("type") == "tool_call" and (kind := next(kinds, None))
+        else part
+        for part in parts
+    ]
+
+
+def _kind_of(call: Json, message: Json) -> str | None:
+    if isinstance(message.get("function_call"), dict) and not call.get("id"):
+        return "function_call"  # the form before tools, whose calls have no id
+    return "custom" if not object_at(call, "function") and object_at(call, "custom") else None
 
 
 def message_parts(message: Json) -> list[Json]:

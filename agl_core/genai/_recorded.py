@@ -150,20 +150,18 @@ def _object(value: Any) -> Json:
     return cast("Json", value) if isinstance(value, dict) else {}
 
 
-def recorded_completion(
-    response: Json, turns: Sequence[Turn], finish: str | None, usage: Json
-) -> Json:
+def recorded_completion(response: Json, turns: Sequence[Turn], end: Json, usage: Json) -> Json:
     """Return a response in the shape of a chat completion.
 
     Args:
         response: The response, whose id and model are kept.
         turns: Its content.
-        finish: Finish reason, as in chat.
+        end: Finish reason, as in chat, and what else a choice has on its end.
         usage: Usage, as in chat.
     """
     silent: Json = {"role": "assistant", "content": None}
     answers = [message for message in chat_messages(turns) if message["role"] == "assistant"]
-    choice: Json = {"index": 0, "message": (answers or [silent])[0], "finish_reason": finish}
+    choice: Json = {"index": 0, "message": (answers or [silent])[0], **end}
     logprobs = [x for _, blocks in turns for block in blocks for x in list_at(block, "logprobs")]
     if logprobs:
         choice["logprobs"] = {"content": logprobs}

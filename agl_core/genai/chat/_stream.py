@@ -25,10 +25,10 @@ __all__ = ["ChatAssembler", "OpenAIAssembler", "PartialChoice"]
 
 _OF_A_CALL: Final = frozenset({"custom", "function", "id", "index", "type"})
 """Keys of a tool call that the protocol defines; servers add others."""
+_OF_AN_END: Final = ("native_finish_reason", "stop_reason", "matched_stop")
+"""Keys that servers put beside the finish reason: OpenRouter, vLLM and SGLang."""
 _NOT_HEAD: Final = frozenset({"choices", "usage", "object", "prompt_token_ids"})
 """Keys of an event that are assembled separately, so they are not taken from the first event."""
-_STOPS: Final = ("stop_reason", "matched_stop")
-"""What vLLM and SGLang say of the stop string or token that ended a choice."""
 _IN_PIECES: Final = frozenset({"data", "transcript"})
 """Texts in the object of an audio answer that come in pieces (OpenAI API reference, "Audio")."""
 
@@ -69,7 +69,7 @@ class PartialChoice:
         reason = finish_reason_in(choice)
         if reason is not None:
             self.finish_reason = reason
-            self.other |= {key: choice[key] for key in _STOPS if key in choice}
+            self.other |= {key: choice[key] for key in _OF_AN_END if key in choice}
 
     def shared(self) -> Json:
         found: Json = {**self.other, "finish_reason": self.finish_reason, "logprobs": self.logprobs}
@@ -194,7 +194,7 @@ class ChatAssembler(OpenAIAssembler):
                     _add_tool_call(known, call)
             elif key == "function_call":
                 self.started = True
-                _add_tool_call(known, {"function": value})
+                _add_tool_call(known, {"type": key, "function": value})
             elif isinstance(value, str):
                 self.started = self.started or value != ""
                 known.text.setdefault(key, []).append(value)
@@ -217,15 +217,32 @@ class ChatAssembler(OpenAIAssembler):
             message["thinking_blocks"] = known.thinking_blocks
         if known.tool_calls:
             message["content"] = message["content"] or None
-            message["tool_calls"] = known.tool_calls
+            message |= _calls(known.tool_calls)
         return {"message": message, **known.shared()}
+
+
+def _calls(calls: list[Json]) -> Json:
+    """Return the calls of a message. One of the form before tools is there in both forms."""
+    found: Json = {"tool_calls": [_call(call) for call in calls]}
+    if [call["type"] for call in calls] == ["function_call"]:
+        found["function_call"] = calls[0]["function"]
+    return found
+
+
+def _call(call: Json) -> Json:
+    if call["type"] != "custom":
+        return {**call, "type": "function"}
+    name, text = function_of(call)
+    other = {key: value for key, value in call.items() if key != "function"}
+    return {**other, "custom": {"name": name or "", "input": text}}
 
 
 def _add_tool_call(known: PartialChoice, piece: Json) -> None:
     place = known.places.place(piece)
     if place == len(known.tool_calls):
         empty = {"name": "", "arguments": ""}
-        known.tool_calls.append({"id": None, "type": "function", "function": empty})
+        kind = "custom" if "custom" in piece else piece.get("type")
+        known.tool_calls.append({"id": None, "type": kind, "function": empty})
     call = known.tool_calls[place]
     call["id"] = call["id"] or piece.get("id") or None
     name, arguments = function_of(piece)

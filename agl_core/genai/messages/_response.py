@@ -25,6 +25,7 @@ from agl_core.genai._wire import Json
 
 __all__ = [
     "finish_reason_of",
+    "recorded_end",
     "recorded_finish",
     "response_from_messages",
     "response_lost_from_chat",
@@ -106,6 +107,22 @@ def recorded_finish(message: Json) -> str | None:
     if called and reason in ("end_turn", "stop_sequence"):
         return "tool_calls"
     return None if reason is None else _FINISH_REASONS.get(reason, reason)
+
+
+def recorded_end(message: Json) -> Json:
+    """Return the finish reason in chat, and what it does not say of the end.
+
+    ``stop_reason`` is the stop sequence, as in vLLM; ``native_finish_reason``, as in OpenRouter, is
+    the message's own reason where the finish reason does not lead back to it.
+    """
+    reason = message.get("stop_reason") or None
+    end: Json = {"finish_reason": recorded_finish(message)}
+    if message.get("stop_sequence") is not None:
+        end["stop_reason"] = message["stop_sequence"]
+    called = end["finish_reason"] == "tool_calls"
+    if reason not in (end["finish_reason"], stop_of(end, called=called)["stop_reason"]):
+        end["native_finish_reason"] = reason
+    return end
 
 
 def usage_to_messages(usage: Json) -> Json:

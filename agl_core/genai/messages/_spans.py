@@ -12,7 +12,7 @@ from agl_core.genai._recorded import (
     turns_of,
 )
 from agl_core.genai._wire import Json
-from agl_core.genai.messages._response import recorded_finish, usage_from_messages
+from agl_core.genai.messages._response import recorded_end, usage_from_messages
 
 __all__ = ["recorded_request", "recorded_response"]
 
@@ -33,4 +33,4 @@ def recorded_response(response: Json) -> Json:
     turns = [("assistant", blocks_of(response.get("content")))]
     usage = object_at(response, "usage")
     counted = usage_from_messages(usage) if usage else {}
-    return recorded_completion(response, turns, recorded_finish(response), counted)
+    return recorded_completion(response, turns, recorded_end(response), counted)

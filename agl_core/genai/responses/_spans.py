@@ -35,4 +35,4 @@ def recorded_response(response: Json) -> Json:
     """Return a response in the shape of a chat completion."""
     turns = turns_of(response.get("output"))
     usage = usage_from_responses(response.get("usage") or None, zeros=True) or {}
-    return recorded_completion(response, turns, recorded_finish(response), usage)
+    return recorded_completion(response, turns, {"finish_reason": recorded_finish(response)}, usage)

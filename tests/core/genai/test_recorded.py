@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from agl_core.genai import Protocol, get_protocol, response_attributes, translate_response
+from agl_core.genai import (
+    Protocol,
+    get_protocol,
+    input_messages,
+    output_messages,
+    response_attributes,
+    translate_response,
+)
+from agl_core.semconv import STOP_REASON, STOP_SEQUENCE
 
 CALL = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
 ITEM = {"type": "function_call", "call_id": "t", "name": "look", "arguments": "{}"}
@@ -82,3 +90,68 @@ def test_a_record_counts_what_a_translation_counts(protocol: Protocol, usage: An
     assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (5, 2)
     assert found["gen_ai.usage.cache_read.input_tokens"] == 0
     assert (translated["prompt_tokens"], translated["completion_tokens"]) == (5, 2)
+
+
+def ends(found: Any) -> Any:
+    return {key: found[key] for key in found if key.startswith("agl.response.")}
+
+
+@pytest.mark.parametrize(
+    ("reason", "sequence", "said"),
+    [
+        ("end_turn", None, {}),
+        ("pause_turn", None, {STOP_REASON: "pause_turn"}),
+        ("stop_sequence", "Obs:", {STOP_SEQUENCE: "Obs:"}),
+        ("compaction", None, {}),
+    ],
+)
+def test_a_span_says_of_an_end_what_its_finish_reason_does_not(
+    reason: str, sequence: str | None, said: Any
+):
+    answer = {**message(reason), "stop_sequence": sequence}
+    assert ends(response_attributes(get_protocol("messages").recorded_response(answer))) == said
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_span_has_the_stop_of_each_choice(streamed: bool):
+    choices = [
+        {"index": 0, "finish_reason": "stop", "stop_reason": "Obs:"},
+        {"index": 1, "finish_reason": "stop", "stop_reason": 7, "native_finish_reason": "eos"},
+        {"index": 2, "finish_reason": "stop", "stop_reason": None},
+    ]
+    answer: Any = {"id": "c", "model": "m", "choices": choices}
+    if streamed:
+        assembler = get_protocol("chat").assembler(3)
+        assembler.feed(answer)
+        answer = assembler.result()
+    assert ends(response_attributes(answer)) == {
+        STOP_SEQUENCE: "Obs:",
+        STOP_SEQUENCE + ".1": 7,
+        STOP_REASON + ".1": "eos",
+    }
+
+
+CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "code", "input": "print(1)"}}
+OLD = {"name": "look", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"tool_calls": [CUSTOM]}, "custom"),
+        ({"function_call": OLD}, "function_call"),
+        ({"tool_calls": [{"id": "c", "type": "function", "function": OLD}]}, None),
+    ],
+)
+def test_the_call_of_an_answer_has_its_kind(said: Any, kind: str | None, streamed: bool):
+    choice = {"index": 0, "finish_reason": "tool_calls"}
+    answer: Any = {"choices": [{**choice, "message": {"role": "assistant", **said}}]}
+    if streamed:
+        assembler = get_protocol("chat").assembler()
+        assembler.feed(answer)
+        answer = assembler.result()
+    ((part,),) = (one["parts"] for one in output_messages(answer["choices"]))
+    assert part.get("kind") == kind
+    (sent,) = input_messages({"messages": [{"role": "assistant", **said}]})
+    assert sent["parts"] == [{key: part[key] for key in part if key != "kind"}]

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agl_core import genai
-from agl_core.genai import Protocol, SseSplitter, get_protocol, loads, translate_response
+from agl_core.genai import (
+    Protocol,
+    ServerSentEvent,
+    SseSplitter,
+    get_protocol,
+    loads,
+    translate_response,
+)
 from agl_replay.answers import answer_body, answer_chunks
 
 ASKED = {"logprobs": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
@@ -67,11 +74,15 @@ def parsed(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**attributes, **{key: loads(attributes[key].encode()) for key in texts}}
 
 
-def assembled(protocol: Protocol, chunks: list[bytes]) -> dict[str, Any]:
-    assembler = get_protocol(protocol).assembler()
-    for event in SseSplitter().feed(b"".join(chunks)):
-        if event.data != b"[DONE]":
-            assembler.feed(loads(event.data))
+def events_of(chunks: list[bytes]) -> list[ServerSentEvent]:
+    events = SseSplitter().feed(b"".join(chunks))
+    return [event for event in events if event.data != b"[DONE]"]
+
+
+def assembled(protocol: Protocol, chunks: list[bytes], choices: int = 1) -> dict[str, Any]:
+    assembler = get_protocol(protocol).assembler(choices)
+    for event in events_of(chunks):
+        assembler.feed(loads(event.data))
     assert assembler.finished
     return assembler.result()
 
@@ -283,6 +294,84 @@ def test_the_last_block_of_a_broken_stream_stays_open(
     kinds = [loads(event.data)["type"] for event in SseSplitter().feed(body)]
     assert kinds.count(end) == len(blocks) - 1
     assert kinds[-1].endswith("delta")
+
+
+TEXT = {"type": "text", "text": "Act"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "sequence", "blocks"),
+    [
+        ("stop_sequence", "Obs:", [TEXT]),
+        ("stop_sequence", None, [TEXT]),
+        ("stop_sequence", "Obs:", [CALL]),
+        ("pause_turn", None, [SEARCH, FOUND]),
+        ("model_context_window_exceeded", None, [TEXT]),
+        ("compaction", None, [TEXT]),
+        ("end_turn", None, [TEXT]),
+        ("end_turn", None, [CALL]),
+        ("tool_use", None, [CALL]),
+        ("max_tokens", None, [CALL]),
+        ("refusal", None, []),
+    ],
+)
+def test_a_message_stops_for_its_own_reason(reason: str, sequence: str | None, blocks: list[Any]):
+    end = {"stop_reason": reason, "stop_sequence": sequence}
+    attributes = attributes_from("messages", blocks, **end)
+    whole = loads(answer_body(attributes, "messages", {}))
+    streamed = assembled("messages", answer_chunks(attributes, "messages", {}))
+    assert {key: whole[key] for key in end} == {key: streamed[key] for key in end} == end
+    again = attributes_from("messages", blocks, **{key: whole[key] for key in end})
+    assert again == attributes
+
+
+def test_a_response_stops_for_its_own_reason():
+    end = {"status": "incomplete", "incomplete_details": {"reason": "max_tool_calls"}}
+    attributes = attributes_from("responses", [said("Act")], **end)
+    whole = loads(answer_body(attributes, "responses", {}))
+    streamed = assembled("responses", answer_chunks(attributes, "responses", {}))
+    assert {key: whole[key] for key in end} == {key: streamed[key] for key in end} == end
+
+
+CUSTOM = {"id": "c1", "type": "custom", "custom": {"name": "code", "input": "print(1)"}}
+FUNCTION = {"id": "c2", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+OLD = {"function_call": {"name": "look_up", "arguments": '{"x":1}'}}
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [
+        ({"tool_calls": [CUSTOM, FUNCTION]}, {"finish_reason": "tool_calls"}),
+        (OLD, {"finish_reason": "function_call"}),
+        ({"content": "Act"}, {"finish_reason": "stop", "stop_reason": "Obs:"}),
+        ({"content": "Act"}, {"finish_reason": "stop", "native_finish_reason": "eos"}),
+    ],
+)
+def test_a_chat_answer_has_its_form_and_its_end(message: dict[str, Any], end: dict[str, Any]):
+    said = {"role": "assistant", "content": None, **message}
+    choices = [{"index": n, "message": said, "logprobs": None, **end} for n in range(2)]
+    attributes = genai.response_attributes({"id": "c", "model": "m", "choices": choices})
+    assert loads(answer_body(attributes, "chat", {}))["choices"] == choices
+
+    chunks = answer_chunks(attributes, "chat", {})
+    streamed = assembled("chat", chunks, 2)
+    assert genai.response_attributes(streamed) == attributes
+    deltas = [loads(event.data)["choices"][0]["delta"] for event in events_of(chunks)]
+    assert {key for delta in deltas for key in delta} == {"role", *message} | (
+        {"content"} if "content" in message else set()
+    )
+
+
+@pytest.mark.parametrize("call", [CUSTOM, FUNCTION])
+def test_a_record_without_kinds_has_calls_of_functions(call: dict[str, Any]):
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choices = [{"message": message, "finish_reason": "tool_calls"}]
+    attributes = genai.response_attributes({"id": "c", "choices": choices})
+    (said,) = loads(attributes["gen_ai.output.messages"].encode())
+    said["parts"] = [{k: part[k] for k in part if k != "kind"} for part in said["parts"]]
+    attributes["gen_ai.output.messages"] = genai.dumps([said]).decode()
+    (found,) = loads(answer_body(attributes, "chat", {}))["choices"]
+    assert [one["type"] for one in found["message"]["tool_calls"]] == ["function"]
 
 
 def test_a_broken_stream_has_no_end():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from agl_core import semconv
 from agl_core.genai import (
     CodecError,
     Json,
@@ -23,6 +24,11 @@ from agl_replay.blocks import BLOCK_PROTOCOLS, IN_CHAT, block_answer, block_even
 
 __all__ = ["answer_body", "answer_chunks"]
 
+_ENDS: Final = {
+    "native_finish_reason": semconv.STOP_REASON,
+    "stop_reason": semconv.STOP_SEQUENCE,
+}
+"""Attributes by the key of a choice, as OpenRouter and vLLM have them."""
 _SAID: Final = {"reasoning": "reasoning_content", "refusal": "refusal"}
 """Keys of a chat message by the kinds of parts of which it has one text each."""
 
@@ -93,6 +99,8 @@ def _chat(
             "logprobs": None,
         }
         suffix = f".{position}" if position else ""
+        ends = {key: attributes.get(name + suffix) for key, name in _ENDS.items()}
+        choice |= {key: value for key, value in ends.items() if value is not None}
         logprobs = attributes.get(f"logprobs.content{suffix}")
         if logprobs is not None and _asked(request, "logprobs"):
             content = [{"bytes": None, "top_logprobs": [], **one} for one in _json(logprobs)]
@@ -211,11 +219,21 @@ def _message(parts: list[Json]) -> Json:
             message[key] = message.get(key, "") + text
         elif kind == "tool_call":
             call = {"name": part.get("name"), "arguments": part.get("arguments") or ""}
-            found = {"id": part.get("id"), "type": "function", "function": call}
-            message.setdefault("tool_calls", []).append(found)
+            if part.get("kind") == "function_call":
+                message["function_call"] = call
+            else:
+                found = {"id": part.get("id"), **_called(part.get("kind"), call)}
+                message.setdefault("tool_calls", []).append(found)
         elif kind != "text":
             raise CodecError(f"a replayed chat message cannot have a part of the type {kind!r}")
     return message
+
+
+def _called(kind: str | None, call: Json) -> Json:
+    """Return a call in the form of its kind; records before kinds have that of a function."""
+    if kind == "custom":
+        return {"type": kind, kind: {"name": call["name"], "input": call["arguments"]}}
+    return {"type": "function", "function": call}
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -243,7 +261,7 @@ def _chat_events(response: Json) -> Iterator[Json]:
     for choice in response["choices"]:
         message = choice.pop("message")
         first: Json = {"role": "assistant"}
-        if not message.get("tool_calls"):
+        if not message.keys() & {"tool_calls", "function_call"}:
             first["content"] = ""
         event = _event(response, choice["index"], delta=first)
         if prompt is not None:
@@ -252,15 +270,29 @@ def _chat_events(response: Json) -> Iterator[Json]:
         for key in ("reasoning_content", "content", "refusal"):
             for piece in pieces(message.get(key)):
                 yield _event(response, choice["index"], delta={key: piece})
-        for number, call in enumerate(message.get("tool_calls") or ()):
-            named = {"name": call["function"]["name"], "arguments": ""}
-            head = {"index": number, "id": call["id"], "type": "function", "function": named}
-            yield _event(response, choice["index"], delta={"tool_calls": [head]})
-            for piece in pieces(call["function"]["arguments"]):
-                rest = {"index": number, "function": {"arguments": piece}}
-                yield _event(response, choice["index"], delta={"tool_calls": [rest]})
+        for delta in _call_deltas(message):
+            yield _event(response, choice["index"], delta=delta)
         yield _event(response, **choice, delta={})
     yield from _usage_events(response)
+
+
+def _call_deltas(message: Json) -> Iterator[Json]:
+    """Yield the deltas that bring the calls of a chat message."""
+    if "function_call" in message:
+        for piece in _call_pieces(message["function_call"], "arguments"):
+            yield {"function_call": piece}
+    for number, call in enumerate(message.get("tool_calls") or ()):
+        kind, head = call["type"], {"id": call["id"], "type": call["type"]}
+        for piece in _call_pieces(call[kind], "input" if kind == "custom" else "arguments"):
+            yield {"tool_calls": [{"index": number, **head, kind: piece}]}
+            head = {}
+
+
+def _call_pieces(call: Json, key: str) -> Iterator[Json]:
+    """Yield the name of a call, and the pieces of its text."""
+    yield {"name": call["name"], key: ""}
+    for piece in pieces(call[key]):
+        yield {key: piece}
 
 
 def _completion_events(response: Json) -> Iterator[Json]:

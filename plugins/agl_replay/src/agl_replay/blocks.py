@@ -23,6 +23,10 @@ _CHANGED: Final = frozenset({"token_ids", "tool_call_response", "unknown", "uri"
 """Parts that the record made of a block, whose own form is not known."""
 _OWN_TOOLS: Final = ("custom", "function", "namespace")
 """Types of the tools of Responses that give their calls a form."""
+_FINISHES: Final = frozenset(
+    {None, "content_filter", "function_call", "length", "stop", "tool_calls"}
+)
+"""Finish reasons of chat; a record has any other as its server gave it."""
 _HIDDEN: Final = {"output": [], "usage": None, "incomplete_details": None}
 
 
@@ -56,9 +60,12 @@ def block_answer(
         form.block(part, known, f"msg_{answer['id']}" + (f"_{number}" if number else ""), logprobs)
         for number, part in enumerate(said)
     ]
+    choice: Json = next(iter(chat["choices"]), {})
+    finish = choice.get("finish_reason")
+    unknown = None if finish in _FINISHES else finish
     thoughts = [one for one in made if one["type"] in _THOUGHTS]
     calls = [one for one in made if one["type"] not in _THOUGHTS]
-    return {**answer, key: [*thoughts, *own, *calls]}
+    return {**answer, **form.end(choice, unknown), key: [*thoughts, *own, *calls]}
 
 
 def block_events(
@@ -145,6 +152,21 @@ def _taken(logprobs: list[Any], text: str) -> list[Any]:
         taken.append(logprobs.pop(0))
         length += len(taken[-1]["token"] or "")
     return taken
+
+
+def _message_end(choice: Json, unknown: str | None) -> Json:
+    """Return the fields that say why a message ended; ``unknown`` is an end that chat has not."""
+    reason = choice.get("native_finish_reason") or unknown
+    if reason is None:
+        return {}
+    return {"stop_reason": reason, "stop_sequence": choice.get("stop_reason")}
+
+
+def _response_end(choice: Json, unknown: str | None) -> Json:
+    """Return the fields that say why a response ended; parameters as :func:`_message_end`."""
+    if unknown is None:
+        return {}
+    return {"status": "incomplete", "incomplete_details": {"reason": unknown}}
 
 
 # -- streams of Messages ---------------------------------------------------------------------------
@@ -277,12 +299,13 @@ class _Form(NamedTuple):
     key: str
     """Key of the list of blocks or items."""
     block: Callable[[Json, bool, str, list[Any]], Json]
+    end: Callable[[Json, str | None], Json]
     events: Callable[[Json, Iterable[str], bool], list[Json]]
 
 
 _FORMS: Final[Mapping[Protocol, _Form]] = {
-    "messages": _Form("content", _message_block, _message_events),
-    "responses": _Form("output", _output_item, _response_events),
+    "messages": _Form("content", _message_block, _message_end, _message_events),
+    "responses": _Form("output", _output_item, _response_end, _response_events),
 }
 BLOCK_PROTOCOLS: Final = _FORMS.keys()
 """The protocols whose answers are lists of blocks or items."""

@@ -52,6 +52,7 @@ class Reason(StrEnum):
 
     # rewards
     NO_CALL = "no call ended before it that has no reward yet"
+    REPLACED = "another reward of its call counts"
     NOT_A_NUMBER = "not a finite number"
     NO_TIME = "it has no start time"
 

@@ -94,6 +94,21 @@ def test_calls_that_continue_each_other_become_one_row() -> None:
     assert adapter.report.left_out == {}
 
 
+def test_a_reward_that_is_emitted_and_returned_is_of_the_last_call_alone() -> None:
+    adapter = TraceToTrajectory()
+    rewards = [
+        Span.from_attributes(
+            attributes={"agentlightning.reward.0.value": value}, sequence_id=n, start_time=time
+        )
+        for n, (time, value) in enumerate([(3.5, 0.25), (99.0, 1.0), (99.5, 1.0)], start=7)
+    ]
+    (row,) = adapter.adapt(
+        [call(1, [1], [2]), call(2, [1, 2, 3], [4]), call(3, [1, 2, 3, 4, 5], [6]), *rewards]
+    )
+    assert row.rewards == [0.25, None, 1.0]
+    assert adapter.report.left_out == {("reward", Reason.REPLACED): 1}
+
+
 def test_messages_are_parsed_only_to_name_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[list[Any]] = []
 

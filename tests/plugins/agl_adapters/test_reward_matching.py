@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from agl_adapters.rewards import match_rewards
 from agl_adapters.tree import TraceTree
+from agl_core import semconv
 from agl_core.adapter import AdapterReport, Reason
 from agl_core.types import RewardMatchPolicy, Span
 
@@ -32,16 +33,22 @@ def span(
 
 
 def match(
-    spans: Sequence[Span], calls: Sequence[str], policy: RewardMatchPolicy
+    spans: Sequence[Span],
+    calls: Sequence[str],
+    policy: RewardMatchPolicy,
+    *,
+    replace: bool = False,
 ) -> tuple[dict[str, float], AdapterReport]:
     tree = TraceTree.from_spans(spans)
     report = AdapterReport()
     nodes = [node for node in tree.traverse() if node.id in calls]
-    return match_rewards(tree, nodes, policy, report), report
+    return match_rewards(tree, nodes, policy, report, replace=replace), report
 
 
-def naive_match(tree: TraceTree, calls: set[str], policy: RewardMatchPolicy) -> dict[str, float]:
-    """Match by the literal rule: look back from each reward for a call without a reward."""
+def naive_match(
+    tree: TraceTree, calls: set[str], policy: RewardMatchPolicy, replace: bool
+) -> dict[str, float]:
+    """Match by the literal rule: look back from each reward for a call that may get it."""
     nodes = list(tree.traverse())
     timed = [node for node in nodes if node.start_time is not None]
     timed.sort(key=lambda node: node.start_time or 0.0)
@@ -55,7 +62,7 @@ def naive_match(tree: TraceTree, calls: set[str], policy: RewardMatchPolicy) -> 
             for call in reversed(nodes[: place + 1]):
                 if (
                     call.id in calls
-                    and call.id not in rewards
+                    and (replace or call.id not in rewards)
                     and call.end_time is not None
                     and call.end_time <= node.start_time
                 ):
@@ -80,16 +87,16 @@ def traces(draw: st.DrawFn) -> tuple[list[Span], set[str]]:
 
 
 @settings(max_examples=500)
-@given(traces(), st.sampled_from(list(RewardMatchPolicy)))
+@given(traces(), st.sampled_from(list(RewardMatchPolicy)), st.booleans())
 def test_matches_what_the_slow_version_matches(
-    trace: tuple[list[Span], set[str]], policy: RewardMatchPolicy
+    trace: tuple[list[Span], set[str]], policy: RewardMatchPolicy, replace: bool
 ) -> None:
     spans, calls = trace
     tree = TraceTree.from_spans(spans)
     report = AdapterReport()
     nodes = [node for node in tree.traverse() if node.id in calls]
-    rewards = match_rewards(tree, nodes, policy, report)
-    assert rewards == naive_match(tree, calls, policy)
+    rewards = match_rewards(tree, nodes, policy, report, replace=replace)
+    assert rewards == naive_match(tree, calls, policy, replace)
     given_out = sum(node.reward() is not None for node in tree.traverse())
     assert report.count("reward") == given_out - len(rewards)
     untimed = sum(n.reward() is not None and n.start_time is None for n in tree.traverse())
@@ -109,6 +116,31 @@ def test_a_second_reward_falls_through_to_the_earlier_call() -> None:
         rewards, report = match(spans, ["a", "b"], policy)
         assert rewards == {"b": 0.5, "a": 0.25}
         assert report.left_out == {("reward", Reason.NO_CALL): 1}
+
+
+def test_a_second_reward_may_replace_the_first() -> None:
+    spans = [
+        span("r", None, 0, 9),
+        span("a", "r", 1, 2),
+        span("b", "r", 3, 4),
+        span("x", "r", 5, 5, 0.5),
+        span("y", "r", 6, 6, 0.25),
+        span("z", "r", 7, 7, 0.125),
+    ]
+    for policy in RewardMatchPolicy:
+        rewards, report = match(spans, ["a", "b"], policy, replace=True)
+        assert rewards == {"b": 0.125}
+        assert report.left_out == {("reward", Reason.REPLACED): 2}
+
+
+def test_an_agents_own_reward_does_not_replace_a_judges() -> None:
+    own = span("y", "r", 6, 6, 0.25)
+    own.attributes[semconv.WRITTEN_BY] = "attempt"
+    spans = [span("r", None, 0, 9), span("a", "r", 1, 2), span("x", "r", 5, 5, 0.5), own]
+    for policy in RewardMatchPolicy:
+        rewards, report = match(spans, ["a"], policy, replace=True)
+        assert rewards == {"a": 0.5}
+        assert report.left_out == {("reward", Reason.REPLACED): 1}
 
 
 def test_a_reward_waits_for_the_end_of_the_call() -> None:

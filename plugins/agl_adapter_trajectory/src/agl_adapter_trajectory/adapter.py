@@ -87,7 +87,8 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
     Calls are read in any dialect of a tracer or proxy, in order of their sequence ids. A row holds
     calls of one agent to one model. Left out and counted are calls without token ids or with fewer
     than were sampled, answers that broke off, choices that the agent did not go on with, and
-    auxiliary calls, such as those for a title.
+    auxiliary calls, such as those for a title. Of several rewards after the same call, the last
+    counts.
     """
 
     @configured_by(TrajectoryConfig)
@@ -161,7 +162,9 @@ class TraceToTrajectory(TraceAdapter[list[TrajectoryRow]]):
         tokens = {key: (one.call.prompt_ids, one.call.response_ids) for key, one in kept.items()}
         usable = [call.node for key, call in kept.items() if all(tokens[key])]
         report.leave_out("call", Reason.NO_TOKEN_IDS, len(kept) - len(usable))
-        return kept, tokens, match_rewards(tree, usable, self.reward_match, report)
+        # Returns by turn add up the rewards of a row, so a call must not get a repeated one.
+        rewards = match_rewards(tree, usable, self.reward_match, report, replace=True)
+        return kept, tokens, rewards
 
 
 class _Rows:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agl_algorithm_kit import Comparison, Evaluation, StoredRun
+from agl_core.algorithm import RolloutOutcome
 from agl_core.errors import ConfigError
 from agl_core.types import LLM, NamedResources, PromptTemplate
 from agl_store_memory import InMemoryLightningStore
@@ -44,6 +45,25 @@ async def interrupted(
     await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
     going.cancel()
     await asyncio.wait((going,))
+
+
+async def going_on(
+    store: InMemoryLightningStore, evaluation: Evaluation, tasks: Sequence[Any]
+) -> tuple[asyncio.Future[Any], str]:
+    """Begin the run ``score`` with a budget for one rollout, while a second one runs.
+
+    Returns:
+        The evaluation, whose other rollouts are cancelled, and the id of the second rollout.
+    """
+    going = asyncio.ensure_future(session(store, evaluation, tasks))
+    first = await store.dequeue_rollout("Worker-0", wait=10)
+    second = await store.dequeue_rollout("Worker-1", wait=10)
+    assert first is not None
+    assert second is not None
+    await store.update_attempt(first.rollout_id, "latest", status="succeeded")
+    while (await store.query_rollouts(status_in=["queuing"], limit=0)).total:
+        await asyncio.sleep(0.01)
+    return going, second.rollout_id
 
 
 @asynccontextmanager
@@ -119,6 +139,40 @@ async def test_a_model_that_is_served_on_another_port_is_the_same():
     moved = await store.get_resources_by_id("score/eval-resources")
     assert moved is not None
     assert moved.resources["llm"] == behind(2)["llm"]
+
+
+async def test_a_budget_that_is_spent_stays_spent():
+    store = InMemoryLightningStore()
+    counted: list[Any] = []
+
+    def is_enough(found: Sequence[RolloutOutcome]) -> bool:
+        counted.extend(one.rollout.input for one in found)
+        return len(counted) == 1
+
+    evaluation = Evaluation(resources=prompt("{q}"), is_enough=is_enough)
+    going, running = await going_on(store, evaluation, [1, 2, 3])
+    await store.update_attempt(running, "latest", status="succeeded")
+    outcome = await going
+    assert counted == [1, 2]
+    assert outcome.statuses() == {"succeeded": 2}
+
+
+async def test_what_the_end_of_a_budget_cancelled_runs_when_the_evaluation_is_resumed():
+    store = InMemoryLightningStore()
+    spent = Evaluation(resources=prompt("{q}"), is_enough=lambda found: True)
+    going, running = await going_on(store, spent, [1, 2, 3, 4])
+    going.cancel()
+    await asyncio.wait((going,))
+    await store.update_attempt(running, "latest", status="failed")
+    async with working(store):
+        outcome = await session(store, Evaluation(resources=prompt("{q}")), [1, 2, 3, 4])
+    assert [one.rollout.status for one in outcome] == [
+        "succeeded",
+        "failed",
+        "succeeded",
+        "succeeded",
+    ]
+    assert (await store.query_rollouts()).total == 4
 
 
 async def test_a_resumed_comparison_has_the_same_two_prompts():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -24,12 +24,14 @@ from agl_core.algorithm import (
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.types import (
     LLM,
+    AttemptedRollout,
     Checkpoint,
     Dataset,
     EnqueueRolloutRequest,
     NamedResources,
     ProxyLLM,
     Resource,
+    Rollout,
     RolloutMode,
 )
 
@@ -107,18 +109,21 @@ class _Pass(FastAlgorithm, Generic[Found]):
         """
         plan = self._plan(len(tasks), len(chosen), name)
         before: list[set[str | None]] = [set() for _ in chosen]
-        for index, rollout in (await self.get_run().enqueued(name)).items():
-            if index < len(plan):
-                before[plan[index][0]].add(rollout.resources_id)
+        enqueued = await self.get_run().enqueued(name)
+        old = {index: rollout for index, rollout in enqueued.items() if index < len(plan)}
+        for index, rollout in old.items():
+            before[plan[index][0]].add(rollout.resources_id)
         snapshots = [
             await self._store_resources(one, llm_proxy, key, known)
             for (key, one), known in zip(chosen.items(), before, strict=True)
         ]
+        await self._queue_again(old.values())
         is_spent = False
 
         def stop(found: Sequence[RolloutOutcome]) -> bool:
             nonlocal is_spent
-            is_spent = is_enough is not None and is_enough(found)
+            # Called also when the budget is spent, to count what still runs.
+            is_spent = (is_enough is not None and is_enough(found)) or is_spent
             return is_spent
 
         batch = await run_requests(
@@ -146,6 +151,16 @@ class _Pass(FastAlgorithm, Generic[Found]):
             replace(batch, outcomes=found, resources_id=resources_id)
             for found, resources_id in zip(outcomes, snapshots, strict=True)
         ]
+
+    async def _queue_again(self, rollouts: Iterable[Rollout]) -> None:
+        """Enqueue the rollouts that an earlier process of the run cancelled before they began.
+
+        Its budget or time had ended. That says nothing about the agent, and this process may have
+        more.
+        """
+        for rollout in rollouts:
+            if rollout.status == "cancelled" and not isinstance(rollout, AttemptedRollout):
+                await self.get_store().update_rollout(rollout.rollout_id, status="queuing")
 
     def _plan(self, tasks: int, arms: int, name: str) -> list[tuple[int, int]]:
         """Return the snapshot and the task of each rollout, as numbers.

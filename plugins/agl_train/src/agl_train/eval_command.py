@@ -309,8 +309,8 @@ def _read_finished(
 ) -> tuple[BatchOutcome | None, str | None]:
     """Name the evaluation; return what it found if it is finished and has nothing more to do.
 
-    Rollouts that never began, since the budget or the time had ended, are enqueued again if the
-    budget of this call allows more.
+    If the budget of this call allows more, the run is opened again: the evaluation enqueues the
+    rollouts that never began, since the budget or the time had ended.
 
     Returns:
         The outcome, or None if there is something to run; and the snapshot that a finished one ran
@@ -339,9 +339,6 @@ def _read_finished(
         await run.reopen()
         await run.save(run.state)  # as one that is not finished
         await run.close()
-        for one in batch:
-            if not one.started:
-                await store.update_rollout(one.rollout.rollout_id, status="queuing")
         return None, batch.resources_id
 
     return asyncio.run(read())

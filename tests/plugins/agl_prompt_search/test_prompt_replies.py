@@ -103,11 +103,48 @@ def test_only_the_prompt_is_taken(reply: str) -> None:
         "The following is a question:\n{q}\nAnswer it.",
         "Complete the task below:\n{q}",
         "Final answers only:\n{q}",
+        "First write <thinking>your thoughts</thinking>, then answer.\nTask: {q}",
+        "First write <thinking>your thoughts</thinking>\nand then the answer to {q}",
+        "You are an analyst. <analysis>think here</analysis> Solve: {q}",
+        "Answer the following.\n```\n{q}\n```\nOnly give a number.",
+        "Answer the following.\n```\n{q}\n```",
+        "Fill this in:\n```\nQ: {q}\nA:\n```\nOnly give a number.",
+        "```\nQ: {q}\n```\nOnly give a number.",
+        "Either\n```\n{q}\n```\nor\n```\n{q}\n```",
+        "---\nTask: {q}\n---\nAlways answer in one word.",
+        "---\n{q}\n---\nThis version is the one to judge.",
         "",
     ],
 )
 def test_what_belongs_to_the_prompt_stays(prompt: str) -> None:
     assert prompt_in(prompt, "Answer {q}.", NAMES) == prompt
+
+
+@pytest.mark.parametrize("place", ["{q}", "{{q}}", "{{ q }}", "{{- q | upper }}", "{q!r}"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Here is what I changed.\n\n```\nBe exact. {}\n```\n\nThe new wording is stricter.",
+        "I made it stricter.\n\n<prompt>Be exact. {}</prompt>\n\nIt is stricter now.",
+        "---\nBe exact. {}\n---\nI kept the placeholder.",
+        "Okay, I will shorten it.\n<think>Keep {}.</think>\nBe exact. {}",
+    ],
+)
+def test_a_placeholder_is_found_in_every_form(reply: str, place: str) -> None:
+    prompt = prompt_in(reply.replace("{}", place), f"Answer {place}", NAMES)
+    assert prompt == f"Be exact. {place}"
+
+
+def test_a_placeholder_is_not_one_whose_name_only_begins_alike() -> None:
+    reply = "I left out {quick}.\n<prompt>Answer {q}</prompt>"
+    assert prompt_in(reply, "{q}", NAMES) == "Answer {q}"
+
+
+def test_instructions_around_a_task_in_a_fence_stay() -> None:
+    present = "Answer the question.\n```\nQuestion: {q}\n```"
+    prompt = "Answer the question in one word.\n```\nQuestion: {q}\n```"
+    assert prompt_in(prompt, present, NAMES) == prompt
+    assert prompt_in(f"Here is the new prompt:\n\n{prompt}", present, NAMES) == prompt
 
 
 @pytest.mark.parametrize(

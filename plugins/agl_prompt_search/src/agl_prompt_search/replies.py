@@ -31,6 +31,12 @@ _AT_THE_ENDS: Final = re.compile(
     rf"\A(?:\s*{_TEMPLATE_TOKENS})+\s*|\s*(?:{_TEMPLATE_TOKENS}\s*)+\Z", re.IGNORECASE
 )
 _REST: Final = re.compile(rf".*</({_THOUGHTS})>\s*", re.DOTALL | re.IGNORECASE)
+_REMARK_AND_THOUGHTS: Final = re.compile(
+    r"\A\s*(?:(?:sure|certainly|of course|okay|ok)\b[^\n<]{0,160}?[.,:!]\s*)?"
+    rf"<({_THOUGHTS})>.*?</\1>(?:\s*\n\s*|(?=[\w{{]))",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Other tags belong to a sentence of the prompt: "First write <thinking>...</thinking>, then"."""
 _TAGGED: Final = re.compile(r"<(\w*prompt\w*)>\s*(?P<text>.*)\s*</\1>", re.DOTALL | re.IGNORECASE)
 _ANY_TAGS: Final = re.compile(
     r"\A<(answer|final_answer|final|output|response|result|reply|text|template|instructions?)>"
@@ -69,6 +75,16 @@ _OFFER: Final = re.compile(
     r"|i(\u2019|'| ha)ve (made|added|kept|changed|clarified|revised|improved)\b).*\Z",
     re.IGNORECASE | re.DOTALL,
 )
+_AFTERWORD: Final = re.compile(
+    r"\A[*_#\s]*(tell me (if|whether) you (want|need|would|prefer)|hope (this|it)\b"
+    r"|the (new|revised|updated|improved|rewritten|edited|optimi[sz]ed) "
+    r"(version|prompt|template|wording|instructions?|text)\b"
+    r"|this (version|prompt|keeps|adds|makes|includes|addresses|clarifies|emphasi[sz]es)\b"
+    r"|(what (i )?changed|why (this|it) (is|works))\b|done[.!]?\Z"
+    r"|i (made|added|kept|changed|clarified|revised|improved|removed|shortened|rewrote)\b)",
+    re.IGNORECASE,
+)
+"""What models say after a prompt in a fence or between rules; alone, it may be a prompt's."""
 _RULE: Final = re.compile(r"^ {0,3}([-*_=])\1{2,} *$", re.MULTILINE)
 _FENCE: Final = re.compile(r"^ {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)$", re.MULTILINE)
 _QUOTES: Final = (('"', '"'), ("'", "'"), ("“", "”"), ("«", "»"), ("`", "`"))
@@ -116,7 +132,7 @@ def prompt_in(reply: str, present: str, names: frozenset[str] = frozenset()) -> 
         lambda it: without(_REMARK, it),
         lambda it: it if _LABEL.match(present) else _unlabelled(it),
         lambda it: it if _OFFER.search(present) else _without_offer(it, names),
-        lambda it: _unfenced(it, names, fenced=present.startswith(("```", "~~~"))),
+        lambda it: _unfenced(it, names, present),
         lambda it: it if _RULE.match(present) else _unruled(it, names),
         lambda it: it if present.startswith(">") else _unindented(it),
         lambda it: it if present.startswith("{") else _from_json(it),
@@ -130,14 +146,30 @@ def prompt_in(reply: str, present: str, names: frozenset[str] = frozenset()) -> 
     return text
 
 
+def _places(text: str, name: str) -> list[str]:
+    """Return where a placeholder begins in a text: ``{name``, and in Jinja ``{{ name``."""
+    return re.findall(rf"\{{\{{?[-+]?\s*{re.escape(name)}(?!\w)", text)
+
+
 def _named(text: str, names: frozenset[str]) -> set[str]:
-    return {name for name in names if f"{{{name}" in text}
+    return {name for name in names if _places(text, name)}
+
+
+def _is_bare(text: str) -> bool:
+    """Return whether a text is nothing but placeholders: what the prompt says is elsewhere."""
+    return not re.search(r"\w", re.sub(r"\{\{?[^{}]*\}?\}", "", text))
+
+
+def _is_afterword(text: str) -> bool:
+    """Return whether a text is what models say after a prompt, or nothing."""
+    said = text.strip()
+    return not said or bool(_AFTERWORD.match(said) or _OFFER.match(f"\n\n{said}"))
 
 
 def _after_thoughts(text: str, names: frozenset[str]) -> str:
     """Return what follows thoughts that a remark comes before, if it is a whole prompt."""
-    closed = _REST.match(text)
-    rest = text[closed.end() :] if closed else ""
+    thoughts = _REMARK_AND_THOUGHTS.match(text)
+    rest = text[thoughts.end() :] if thoughts else ""
     return rest.strip() if names and _named(rest, names) == names else text
 
 
@@ -166,12 +198,13 @@ def _without_offer(text: str, names: frozenset[str]) -> str:
 
 
 def _unruled(text: str, names: frozenset[str]) -> str:
-    """Return what is between two rules, if that holds all of the prompt."""
+    """Return what is between two rules, if that surely is all of the prompt."""
     rules = list(_RULE.finditer(text))
     if len(rules) < 2 or text[: rules[0].start()].strip():
         return text
     inside, after = text[rules[0].end() : rules[-1].start()], text[rules[-1].end() :]
-    return inside.strip() if not after.strip() or _holds_all(inside, text, names) else text
+    whole = not after.strip() or _is_whole(inside, after, text, names)
+    return inside.strip() if whole else text
 
 
 def _unindented(text: str) -> str:
@@ -191,35 +224,45 @@ def _untagged(text: str, names: frozenset[str]) -> str:
     return found["text"].strip() if whole or _holds_all(found["text"], text, names) else text
 
 
-def _unfenced(text: str, names: frozenset[str], *, fenced: bool) -> str:
-    """Return what is within a code fence, if that holds all of the prompt."""
+def _unfenced(text: str, names: frozenset[str], present: str) -> str:
+    """Return what is within a code fence, if that surely is all of the prompt."""
     fences = list(_FENCE.finditer(text))
-    if not fences or fenced:
+    if not fences or present.startswith(("```", "~~~")):
         return text
     if len(fences) == 1:
         begins = not text[: fences[0].start()].strip()
         return text[fences[0].end() :].strip() if begins else text
     first, last = fences[0], fences[-1]
     inside = text[first.end() : last.start()].strip()
-    outside = text[: first.start()] + text[last.end() :]
+    before, after = text[: first.start()], text[last.end() :]
     if last["info"].strip() or first["marks"][0] != last["marks"][0]:
         return text
     # Several blocks one after the other are not one block around others: there, a fence with a
     # language, or a shorter one, follows the first.
     inner = fences[1:-1]
     if inner and not (inner[0]["info"].strip() or len(inner[0]["marks"]) < len(first["marks"])):
-        return _last_block(text, fences, names)
-    if not outside.strip() or _holds_all(inside, text, names):
+        return _last_block(text, names)
+    if not (before + after).strip():
         return inside
-    return text
+    # A prompt that gives its task in a fence has instructions around it.
+    shown = any(_named(block, names) for block in _blocks(present))
+    return inside if not shown and _is_whole(inside, after, text, names) else text
 
 
-def _last_block(text: str, fences: Sequence[re.Match[str]], names: frozenset[str]) -> str:
-    """Return the last of several blocks if each is a whole prompt: the old one, then the new."""
-    if len(fences) % 2 or not names:
-        return text
+def _blocks(text: str) -> list[str]:
+    """Return what is within the code fences of a text; nothing if one of them does not end."""
+    fences = list(_FENCE.finditer(text))
+    if len(fences) % 2:
+        return []
     pairs = zip(fences[::2], fences[1::2], strict=True)
-    blocks = [text[begin.end() : end.start()] for begin, end in pairs]
+    return [text[begin.end() : end.start()] for begin, end in pairs]
+
+
+def _last_block(text: str, names: frozenset[str]) -> str:
+    """Return the last of several blocks if each is a whole prompt: the old one, then the new."""
+    blocks = _blocks(text)
+    if not blocks or not names or _is_bare(blocks[-1]):
+        return text
     whole = all(_named(block, names) == names for block in blocks)
     outside = text
     for block in blocks:
@@ -227,10 +270,15 @@ def _last_block(text: str, fences: Sequence[re.Match[str]], names: frozenset[str
     return blocks[-1].strip() if whole and not _named(outside, names) else text
 
 
+def _is_whole(inside: str, after: str, text: str, names: frozenset[str]) -> bool:
+    """Return whether a part of a reply surely is the prompt, and the rest is about it."""
+    return _holds_all(inside, text, names) and not _is_bare(inside) and _is_afterword(after)
+
+
 def _holds_all(inside: str, text: str, names: frozenset[str]) -> bool:
     """Return whether all placeholders of a text are in a part of it."""
     return bool(names) and all(
-        inside.count(f"{{{name}") == text.count(f"{{{name}") > 0 for name in names
+        len(_places(inside, name)) == len(_places(text, name)) > 0 for name in names
     )
 
 

@@ -205,7 +205,7 @@ def attributes_from(protocol: Protocol, blocks: list[Any], **more: Any) -> dict[
 
 
 def blocks_of(answer: dict[str, Any], *left_out: str) -> list[Any]:
-    blocks = answer.get("content", answer.get("output"))
+    blocks: Any = answer.get("content", answer.get("output"))
     return [{key: one[key] for key in one if key not in left_out} for one in blocks]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,10 +218,10 @@ class TestPlans:
         monkeypatch.chdir(folder)
         text = file.read_text().replace('"store.toml"', '{ type = "sqlite", path = "runs.db" }')
         file.write_text(text)
-        plan = read_train_file(file)
-        assert plan.content.store["path"] == str(file.parent / "runs.db")
-        typed = read_train_file(file, ["store.path=typed.db"])
-        assert typed.content.store["path"] == "typed.db", "what the shell says is the shell's"
+        store: Any = read_train_file(file).content.store
+        assert store["path"] == str(file.parent / "runs.db")
+        store = read_train_file(file, ["store.path=typed.db"]).content.store
+        assert store["path"] == "typed.db", "what the shell says is relative to the shell's folder"
 
     @pytest.mark.parametrize("given", ["[1, 0]", "[2]", "[0, inf]", '"wide"', "[0, 1, 2]"])
     def test_a_range_of_rewards_is_two_numbers_in_order(self, file, given):

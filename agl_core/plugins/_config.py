@@ -105,15 +105,18 @@ def _keys_only(config: Mapping[str, Any], detail: ErrorDetails) -> tuple[int | s
     current: Any = config
     for depth, part in enumerate(location):
         is_key = isinstance(current, Mapping) and part in current
-        is_index = isinstance(current, list) and isinstance(part, int)
         # A tuple that is too short lacks the item that the mistake is about.
-        is_index = is_index and part < len(cast("list[Any]", current))
+        is_index = isinstance(part, int) and part < _length(current)
         if is_key or is_index:
             current = cast("Any", current)[part]
         elif detail["type"] != "missing" or depth < len(location) - 1:
             continue
         kept.append(part)
     return tuple(kept)
+
+
+def _length(value: Any) -> int:
+    return len(cast("list[Any]", value)) if isinstance(value, list) else 0
 
 
 def _explain(model: type[BaseModel], location: tuple[int | str, ...], detail: ErrorDetails) -> str:

@@ -81,15 +81,18 @@ class RunClaims(ClaimTracker):
             return claimed
         waiting = asyncio.ensure_future(claim(call))
         ended = asyncio.ensure_future(self._ended.wait_async())
+        ended.add_done_callback(lambda _: waiting.cancel())  # no effect if it is done
         try:
-            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
+            return await waiting
+        except asyncio.CancelledError:
+            if claimed := _result_of(waiting):
+                return claimed  # no caller would hold what this call has claimed
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise self._refusal(worker_id) from None
         finally:
             ended.cancel()
-            waiting.cancel()  # no effect if it is done
-            await asyncio.wait((waiting,))
-        if waiting.cancelled():
-            raise self._refusal(worker_id)
-        return waiting.result()
 
     async def _update_attempt(self, call: StoreCall, next: Next) -> Attempt:
         attempt: Attempt = await super().around(call, next)
@@ -165,6 +168,12 @@ class RunClaims(ClaimTracker):
     def _check_done(self) -> None:
         if self._ended.is_set() and not self._last_claims and not self.has_claims():
             self._all_done.set()
+
+
+def _result_of(work: asyncio.Future[Any]) -> Any:
+    """Return the result of work that has one; None if it goes on, failed or was cancelled."""
+    has_result = work.done() and not work.cancelled() and work.exception() is None
+    return work.result() if has_result else None
 
 
 class RunStore(LightningStoreThreaded):

@@ -45,10 +45,12 @@ from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.main_guard import ADVICE, check_main_guard
 from agl_exec_cs.orphans import end_with_parent
 from agl_exec_cs.pickling import CloudPickled
+from agl_exec_cs.renewal import wait_and_renew
 from agl_exec_cs.run_store import RunStore
 from agl_exec_cs.served_run import ServedRun, serve_run
 from agl_exec_cs.store_access import StoreAccess, UrlPublisher, server_of
 from agl_exec_cs.worker_ids import first_worker
+from agl_store_http import LightningStoreClient
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -209,7 +211,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         access = self._serverless_access(store)
         if access is None:
             wait_for_server(self._server_url(), self.connect_timeout)
-            access = StoreAccess.over_http(self._server_url(), self.reconnect_timeout)
+            client = LightningStoreClient(self._server_url())
+            access = StoreAccess.with_client(client, self.reconnect_timeout)
         first = first_worker(self.worker_seed)
         context: Any = multiprocessing.get_context(self.start_method)
         stop = MultiprocessingEvent(context)
@@ -237,7 +240,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         children.start({name: partial(make_job, i) for name, i in workers.items()})
         try:
             # One runner notices the end of the run. The others may hang; they are ended below.
-            stop.wait()
+            wait_and_renew(stop, access.client)
         except KeyboardInterrupt:
             self.interrupted = True
             logger.warning("Stopping. Press Ctrl+C again to stop at once")

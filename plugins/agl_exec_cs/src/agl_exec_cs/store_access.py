@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from agl_core.store import LightningStore
+    from agl_store_http import LightningStoreClient
 
 __all__ = ["StoreAccess", "UrlPublisher", "server_of"]
 
@@ -25,23 +26,33 @@ class StoreAccess:
         shared: Holds the store itself if processes can share it, else None.
         url: URL of the store server, or the pipe that carries the URL once the server is ready.
         reconnect_timeout: Longest wait for a lost server, in seconds.
-        token: Access token for the server; None reads ``AGL_AUTH_TOKEN``.
+        client: This process's client of the server, which renews the token; None if it has none.
     """
 
     shared: CloudPickled
     url: str | Connection[Any, str] = ""
     reconnect_timeout: float = 0.0
-    token: str | None = field(default=None, repr=False)
+    client: LightningStoreClient | None = field(default=None, repr=False)
+
+    @property
+    def token(self) -> str | None:
+        """The access token for the server, as it is now; None reads ``AGL_AUTH_TOKEN``."""
+        return None if self.client is None else self.client.auth_token
 
     @classmethod
     def direct(cls, store: LightningStore) -> StoreAccess:
         """Return the access to a store that processes can share."""
-        return cls(CloudPickled(store))
+        return cls(CloudPickled(store), client=_client_of(store))
 
     @classmethod
     def over_http(cls, url: str | Connection[Any, str], reconnect_timeout: float) -> StoreAccess:
         """Return the access to a store server."""
         return cls(CloudPickled(None), url, reconnect_timeout)
+
+    @classmethod
+    def with_client(cls, client: LightningStoreClient, reconnect_timeout: float) -> StoreAccess:
+        """Return the access to the server of a client, with the client's token."""
+        return cls(CloudPickled(None), client.server_address_root, reconnect_timeout, client)
 
 
 def server_of(store: LightningStore, reconnect_timeout: float) -> StoreAccess | None:
@@ -53,13 +64,15 @@ def server_of(store: LightningStore, reconnect_timeout: float) -> StoreAccess | 
         store: The store.
         reconnect_timeout: Longest wait of a runner for a lost server, in seconds.
     """
+    client = _client_of(store)
+    return None if client is None else StoreAccess.with_client(client, reconnect_timeout)
+
+
+def _client_of(store: LightningStore) -> LightningStoreClient | None:
     from agl_store_http import LightningStoreClient
 
     end = innermost(store)
-    if not isinstance(end, LightningStoreClient):
-        return None
-    url, token = end.server_address_root, end.auth_token
-    return StoreAccess(CloudPickled(None), url, reconnect_timeout, token)
+    return end if isinstance(end, LightningStoreClient) else None
 
 
 class UrlPublisher:

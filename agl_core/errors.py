@@ -12,6 +12,7 @@
     ├── SpansEvictedError                 (RuntimeError)
     ├── StoreUnavailableError             (RuntimeError, ConnectionError)
     ├── StoreDataError                    (RuntimeError)
+    │   └── StoreFullError
     ├── PermissionDeniedError             (PermissionError)
     ├── RunEndedError                     (RuntimeError)
     ├── RunInUseError                     (RuntimeError)
@@ -79,6 +80,7 @@ __all__ = [
     "RunInUseError",
     "SpansEvictedError",
     "StoreDataError",
+    "StoreFullError",
     "StoreUnavailableError",
     "TraceExportError",
     "TracerError",
@@ -130,6 +132,10 @@ class StoreUnavailableError(AglError, RuntimeError, ConnectionError):
 
 class StoreDataError(AglError, RuntimeError):
     """The store's data is unusable: corrupt, read-only, full, or written by a newer schema."""
+
+
+class StoreFullError(StoreDataError):
+    """The store has no space; it continues without a restart once there is some."""
 
 
 class PermissionDeniedError(AglError, PermissionError):

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from agl_core.errors import AgentTimeoutError, RolloutNotFoundError, StoreUnavailableError
+from agl_core.errors import (
+    AgentTimeoutError,
+    AglError,
+    RolloutNotFoundError,
+    StoreDataError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from agl_core.types import Attempt, AttemptedRollout
 from agl_runner import final_status
 from agl_runner.final_status import error_metadata, write_final_status
@@ -81,9 +88,20 @@ async def test_any_error_fails_the_attempt(store: Flaky, error: BaseException, t
 async def test_the_write_is_retried_until_the_store_is_back(
     store: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(final_status, "_FIRST_RETRY", 0.01)
+    monkeypatch.setattr(final_status, "FIRST_RETRY", 0.01)
     rollout = await store.start_rollout({})
     store.failures = [StoreUnavailableError("a"), TimeoutError(), StoreUnavailableError("b")]
+    assert await write_final_status(store, rollout, None, timeout=10) == "succeeded"
+    assert store.updates == 4
+    assert (await _attempt(store, rollout)).status == "succeeded"
+
+
+async def test_the_write_is_retried_until_the_store_has_space(
+    store: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final_status, "FIRST_RETRY", 0.01)
+    rollout = await store.start_rollout({})
+    store.failures = [StoreFullError("the disk is full")] * 3
     assert await write_final_status(store, rollout, None, timeout=10) == "succeeded"
     assert store.updates == 4
     assert (await _attempt(store, rollout)).status == "succeeded"
@@ -107,10 +125,11 @@ async def test_a_store_that_never_answers(store: Flaky) -> None:
         await write_final_status(store, rollout, None, timeout=0.05)
 
 
-async def test_other_errors_are_not_retried(store: Flaky) -> None:
+@pytest.mark.parametrize("error", [RolloutNotFoundError("gone"), StoreDataError("damaged")])
+async def test_other_errors_are_not_retried(store: Flaky, error: AglError) -> None:
     rollout = await store.start_rollout({})
-    store.failures = [RolloutNotFoundError("gone")]
-    with pytest.raises(RolloutNotFoundError):
+    store.failures = [error]
+    with pytest.raises(type(error)):
         await write_final_status(store, rollout, ValueError("x"), timeout=1)
     assert store.updates == 1
 

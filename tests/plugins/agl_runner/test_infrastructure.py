@@ -16,7 +16,12 @@ import openai
 import pytest
 
 from agl_algorithm_kit import run_batch
-from agl_core.errors import AgentTimeoutError, RunFailedError, StoreUnavailableError
+from agl_core.errors import (
+    AgentTimeoutError,
+    RunFailedError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from agl_core.semconv import INFRASTRUCTURE_HEADER
 from agl_core.types import ProxyLLM, RolloutConfig
 from agl_runner import attempt, infrastructure
@@ -211,10 +216,11 @@ async def test_the_agents_own_retries_are_counted_apart(bench: Any):
     assert (rollout.status, len(tries)) == ("failed", 4)
 
 
-async def test_what_the_infrastructure_failed_is_not_scored(bench: Any):
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), StoreFullError("full")])
+async def test_what_the_infrastructure_failed_is_not_scored(bench: Any, error: Exception):
     def agent(task: str) -> float:
         if task == "away":
-            raise StoreUnavailableError("away")
+            raise error
         return 0.5
 
     runner = await bench.runner(agent)

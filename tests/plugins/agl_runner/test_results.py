@@ -14,8 +14,13 @@ from agl_core import semconv
 from agl_core.emitter import emit_reward
 from agl_core.errors import (
     AgentResultError,
+    AglError,
+    StoreDataError,
+    StoreFullError,
 )
 from agl_core.types import Rollout, Span, SpanCoreFields, TraceStatus
+from agl_runner import results
+from agl_store_memory import InMemoryLightningStore
 
 REWARD = f"{semconv.REWARD}.0.value"
 
@@ -203,3 +208,52 @@ async def test_a_bad_result_fails_the_attempt(
     assert attempt.status == "failed"
     assert attempt.metadata["error_type"] == "AgentResultError"
     assert await bench.statuses() == ["failed"]
+
+
+class FullStore(InMemoryLightningStore):
+    """A store that refuses the next writes of a result, those of ids and those of spans."""
+
+    def __init__(self, error: AglError, times: int) -> None:
+        super().__init__()
+        self.error = error
+        self.left = {"ids": times, "spans": times}
+
+    def _refuse(self, what: str) -> None:
+        if self.left[what]:
+            self.left[what] -= 1
+            raise self.error
+
+    async def get_many_span_sequence_ids(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("ids")
+        return await super().get_many_span_sequence_ids(*args, **kwargs)
+
+    async def add_many_spans(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("spans")
+        return await super().add_many_spans(*args, **kwargs)
+
+
+async def test_a_result_waits_until_the_store_has_space(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "FIRST_RETRY", 0.01)
+    bench.store = FullStore(StoreFullError("the disk is full"), times=2)
+    runner = await bench.runner(lambda task: 0.5)
+    rollout = await runner.step({})
+    assert rollout.status == "succeeded"
+    (span,) = await _spans(bench, rollout)
+    assert span.attributes[REWARD] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(StoreFullError("the disk is full"), 2), (StoreDataError("damaged"), 1)]
+)
+async def test_a_result_does_not_wait_for_ever_or_for_what_no_repetition_mends(
+    bench: Any, error: AglError, tries: int
+) -> None:
+    bench.store = FullStore(error, times=100)
+    runner = await bench.runner(lambda task: 0.5, finish_timeout=0.25)
+    with pytest.raises(type(error), match=str(error)):
+        await runner.step({})
+    assert bench.store.left["ids"] == 100 - tries  # at 0 and 0.1 s
+    attempt = await bench.attempt()
+    assert attempt.status == "failed"

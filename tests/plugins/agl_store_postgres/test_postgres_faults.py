@@ -13,7 +13,12 @@ import psycopg
 import pytest
 
 from agl_core import waits
-from agl_core.errors import InvalidArgumentError, StoreDataError, StoreUnavailableError
+from agl_core.errors import (
+    InvalidArgumentError,
+    StoreDataError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from agl_core.store import current_request_key
 from agl_core.types import AttemptedRollout
 from agl_store_postgres import PostgresLightningStore
@@ -198,7 +203,7 @@ async def test_a_full_disk_is_an_error_and_calls_go_on_once_there_is_space():
         store = PostgresLightningStore(server.uri + "&options=-cdefault_tablespace%3Dsmall")
         kept = [(await store.start_rollout(0)).rollout_id]
         ballast = fill(folder)
-        with pytest.raises(StoreDataError, match="the disk is full; free some space"):
+        with pytest.raises(StoreFullError, match="the disk is full; free some space"):
             await write_on(store, kept)
         assert (await store.get_rollout_by_id(kept[0])) is not None  # it still reads
         ballast.unlink()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agl_core.errors import InvalidArgumentError, StoreDataError
+from agl_core.errors import InvalidArgumentError, StoreFullError
 from agl_core.plugins import add_listener, flush_listeners, hookimpl, remove_listener
 from agl_store_sqlite import SqliteLightningStore
 
@@ -89,7 +89,7 @@ async def test_a_full_disk_ends_nothing(store, ends):
         lambda: store.update_attempt(*ids, status="succeeded"),
         lambda: store.enqueue_rollout("z" * 5_000_000),
     )
-    assert [type(result) for result in results] == [StoreDataError, StoreDataError]
+    assert [type(result) for result in results] == [StoreFullError, StoreFullError]
     assert ends.heard() == []
     assert (await store.get_rollout_by_id(started.rollout_id)).status == "preparing"
     await store.update_attempt(*ids, status="succeeded")

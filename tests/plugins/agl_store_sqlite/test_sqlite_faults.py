@@ -17,6 +17,7 @@ from agl_core.errors import (
     ConfigError,
     InvalidArgumentError,
     StoreDataError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from agl_core.plugins import validate_config
@@ -153,7 +154,7 @@ async def test_a_full_disk_keeps_acknowledged_writes_and_the_store_continues_wit
         while True:
             kept.append((await store.enqueue_rollout("x" * 4096)).rollout_id)
 
-    with pytest.raises(StoreDataError, match=r"store\.db: the disk is full"):
+    with pytest.raises(StoreFullError, match=r"store\.db: the disk is full"):
         await fill()
     assert len(kept) > 10
     found = await store.query_rollouts()

@@ -118,7 +118,7 @@ def test_a_full_disk_answers_507_until_there_is_space(serve, tmp_path):
             break
         kept.append(reply[0]["rollout_id"])
         assert len(kept) < 1000
-    assert status == 507
+    assert (status, reply["error_type"]) == (507, "StoreFullError")
     assert f"{disk}/runs.db: the disk is full" in reply["detail"]
     assert len(kept) > 20
     assert served.rollouts() == kept

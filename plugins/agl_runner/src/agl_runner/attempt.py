@@ -76,7 +76,8 @@ class Workplace:
         worker_id: The worker's id in the store.
         sync_calls: Threads for sync agents.
         cancel_grace: Seconds that an async agent gets to end after it was cancelled.
-        finish_timeout: Seconds for writing the final status, retries included.
+        finish_timeout: Seconds for writing the final status, retries included; and before that, for
+            storing the result while the store is full.
         errors: The errors whose traceback is in the log.
         llm_proxy: The run's proxy, which issues the agents' keys; None if there is none, or if it
             runs in another process.
@@ -148,7 +149,9 @@ class AttemptRun:
             async with AsyncExitStack() as stack:
                 agent = await self._agent(stack)
                 result = await self._trace(agent, self._resources)
-            self.spans += await store_result(result, self.rollout, place.store)
+            self.spans += await store_result(
+                result, self.rollout, place.store, timeout=place.finish_timeout
+            )
         except BaseException as error:  # a cancellation too: the status must be written
             self.error = error
         try:

@@ -39,7 +39,8 @@ class AgentRunnerConfig(ComponentConfig):
     finish_timeout: float = 300.0
     """Seconds during which writing an attempt's final status is retried: as long as a store's
     client waits for its server, so that no attempt stays open after an outage that its spans
-    outlived. After a cancellation it is 5 s at most."""
+    outlived. A result waits as long for a store that is full. After a cancellation it is 5 s at
+    most."""
     concurrency: int | None = Field(default=None, ge=1, strict=True)
     """Largest number of rollouts that ``iter`` runs at a time. None: 1, or 8 per core and at most
     64 of an agent that declares ``concurrent``."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.errors import AgentTimeoutError, StoreUnavailableError, error_text
+from agl_core.errors import AgentTimeoutError, StoreFullError, StoreUnavailableError, error_text
 from agl_core.store import UNSET
 
 if TYPE_CHECKING:
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FIRST_RETRY: Final = 0.1
+FIRST_RETRY: Final = 0.1
 """Seconds; doubles up to the next constant. A store restarts in seconds."""
-_LAST_RETRY: Final = 5.0
+LAST_RETRY: Final = 5.0
 CANCELLED_TIMEOUT: Final = 5.0
 """Longest time to write the final status after a cancellation, in seconds."""
+_AWAY: Final = (StoreUnavailableError, StoreFullError, TimeoutError)
+"""What a store raises that may take the write later. No repetition mends damaged data."""
 _MAX_MESSAGE: Final = 4000
 """Characters: a message of an error may hold a whole response."""
 
@@ -33,7 +35,7 @@ async def write_final_status(
     *,
     timeout: float,
 ) -> AttemptStatus | None:
-    """Write an attempt's final status; retries while the store is away, survives a cancellation.
+    """Write an attempt's final status; retries while the store is away or full, and if cancelled.
 
     An attempt that the watchdog has marked ``timeout`` keeps that status unless the agent
     succeeded after all: with ``failed`` a different retry condition would apply.
@@ -49,12 +51,12 @@ async def write_final_status(
         The status written, or None if the watchdog's status stays.
 
     Raises:
-        StoreUnavailableError: The store did not answer within the timeout.
+        StoreUnavailableError: The store did not accept it within the timeout.
         NotFoundError: The attempt is no longer in the store.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    delay = _FIRST_RETRY
+    delay = FIRST_RETRY
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -66,7 +68,7 @@ async def write_final_status(
             # The status must still be written. The write is repeated, since the interrupted one may
             # have failed. Not re-raised: the canceller waits for the attempt's task to end.
             deadline = min(deadline, loop.time() + CANCELLED_TIMEOUT)
-        except (StoreUnavailableError, TimeoutError) as away:
+        except _AWAY as away:
             if loop.time() + delay >= deadline:
                 raise StoreUnavailableError(
                     f"the store accepted no final status for attempt {rollout.attempt.attempt_id} "
@@ -80,8 +82,8 @@ async def _pause(delay: float) -> float:
     try:
         await asyncio.sleep(delay)
     except asyncio.CancelledError:
-        return _FIRST_RETRY
-    return min(delay * 2, _LAST_RETRY)
+        return FIRST_RETRY
+    return min(delay * 2, LAST_RETRY)
 
 
 async def _write_failure(

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from agl_core.errors import AgentError, StoreUnavailableError
+from agl_core.errors import AgentError, StoreFullError, StoreUnavailableError
 from agl_core.proxy import PROXY_PATIENCE
 from agl_core.semconv import INFRASTRUCTURE_CODES, INFRASTRUCTURE_HEADER
 from agl_core.types import ProxyLLM
@@ -57,7 +57,7 @@ server failed. These libraries are not imported here."""
 def was_reported(error: BaseException) -> str | None:
     """Return what reported an agent's error as its own: ``proxy``, ``store`` or None."""
     for one in _causes(error):
-        if isinstance(one, StoreUnavailableError):
+        if isinstance(one, StoreUnavailableError | StoreFullError):
             return "store"
         # A stream that has begun ends with an event that has a code and no headers.
         if INFRASTRUCTURE_HEADER in _headers_of(one) or _code_of(one) in INFRASTRUCTURE_CODES:

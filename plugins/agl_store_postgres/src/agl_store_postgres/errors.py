@@ -12,6 +12,7 @@ from agl_core.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     StoreDataError,
+    StoreFullError,
     StoreUnavailableError,
 )
 
@@ -65,7 +66,7 @@ def translated(error: BaseException, address: str) -> AglError:
     if isinstance(error, errors.InsufficientPrivilege) or any(w in reason for w in _REFUSED):
         return PermissionDeniedError(f"PostgreSQL at {address} refuses this user ({reason})")
     if isinstance(error, errors.DiskFull):
-        return StoreDataError(f"PostgreSQL at {address}: {_FULL} ({reason})")
+        return StoreFullError(f"PostgreSQL at {address}: {_FULL} ({reason})")
     if all(word in reason for word in _MISSING):
         return StoreDataError(f"PostgreSQL at {address}: {reason}; create it with createdb")
     if isinstance(error, errors.ReadOnlySqlTransaction):

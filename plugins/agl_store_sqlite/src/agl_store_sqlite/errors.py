@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from agl_core.errors import AglError, StoreDataError, StoreUnavailableError
+from agl_core.errors import AglError, StoreDataError, StoreFullError, StoreUnavailableError
 from agl_store_kit.rows import UnreadableRecordError
 
 __all__ = ["FILE_ERRORS", "is_busy", "naming", "translated"]
@@ -19,13 +19,13 @@ FILE_ERRORS: Final = (sqlite3.Error, UnreadableRecordError)
 
 _DAMAGED = "the file is damaged; restore it, or export what can be read"
 _ADVICE = {
-    "SQLITE_FULL": "the disk is full; free some space, then the store continues without a restart",
     "SQLITE_READONLY": "the file or its folder is read-only",
     "SQLITE_CANTOPEN": "the file cannot be opened; does its folder exist and may you write there?",
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_NOTADB": "the file is not an SQLite database",
     "SQLITE_IOERR": "the disk reports an error",
 }
+_FULL = "the disk is full; free some space, then the store continues without a restart"
 _BUSY = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
@@ -36,6 +36,8 @@ def translated(error: sqlite3.Error | UnreadableRecordError, path: str) -> AglEr
     code = _code(error)
     if is_busy(error):
         return StoreUnavailableError(f"{path} is locked by another process ({error})")
+    if code == "SQLITE_FULL":
+        return StoreFullError(f"{path}: {_FULL} ({error})")
     if code.startswith("SQLITE_CANTOPEN") and _is_read_only(path):
         code = "SQLITE_READONLY"  # where it would have to make the log beside the file
     for prefix, advice in _ADVICE.items():

@@ -20,6 +20,8 @@ from agl_core.errors import (
     AglError,
     InvalidArgumentError,
     RolloutNotFoundError,
+    StoreDataError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from agl_core.store import current_request_key
@@ -200,6 +202,18 @@ async def test_errors_are_those_of_a_local_store(connect):
         await client.update_rollout("ro-x", status=None)
     with pytest.raises(TypeError, match="heartbeat_stats"):
         await client.update_worker("w", None)
+
+
+@pytest.mark.usefixtures("no_interceptors")
+@pytest.mark.parametrize("kind", [StoreDataError, StoreFullError])
+async def test_a_full_store_is_told_from_a_damaged_one(moody, connect, kind):
+    async def refuse() -> Any:
+        raise kind("no")
+
+    moody.store.statistics = refuse
+    with pytest.raises(StoreDataError, match="no") as raised:
+        await connect().statistics()
+    assert type(raised.value) is kind
 
 
 async def test_no_server_at_all():

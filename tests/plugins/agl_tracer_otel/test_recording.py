@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agl_core.emitter import emit_message, emit_reward
-from agl_core.errors import AttemptNotFoundError, StoreUnavailableError
+from agl_core.errors import AttemptNotFoundError, StoreFullError, StoreUnavailableError
 from agl_tracer_otel import tracer as tracer_module
 from agl_tracer_otel.exporter import ExportLoop
 from agl_tracer_otel.recording import TraceRecording
@@ -99,9 +99,11 @@ async def test_flush_waits_for_ended_spans(desk):
 
 
 @pytest.mark.timing
+@pytest.mark.parametrize("error", [StoreUnavailableError, StoreFullError])
 async def test_a_store_that_comes_back_gets_everything_in_order(
-    desk, caplog: pytest.LogCaptureFixture
+    desk, caplog: pytest.LogCaptureFixture, error: type[Exception]
 ):
+    desk.store.error = lambda: error("the store is down, or its disk is full")
     rollout = await desk.rollout()
     desk.store.up.clear()
     with caplog.at_level(logging.WARNING):

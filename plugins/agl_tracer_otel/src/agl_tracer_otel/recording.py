@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from agl_core import semconv
-from agl_core.errors import StoreUnavailableError
+from agl_core.errors import StoreFullError, StoreUnavailableError
 from agl_core.otel import to_span
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _LOCAL_ATTEMPT: Final = "attempt-dummy"
 _MAX_BATCH: Final = 256
 """Spans per call of the store: a call's fixed cost is small beside them."""
 _RETRY_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # seconds; the last one repeats
-_RETRIED: Final = (StoreUnavailableError, OSError, TimeoutError)
+_RETRIED: Final = (StoreUnavailableError, StoreFullError, OSError, TimeoutError)
 
 
 class TraceRecording:

@@ -12,7 +12,7 @@ from agl_adapter_trajectory import TraceToTrajectory
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from agl_core import semconv
 from agl_core.agent import LitAgent
-from agl_core.types import LLM, NamedResources, Rollout, Span
+from agl_core.types import LLM, NamedResources, Rollout, RolloutConfig, Span
 from agl_proxy_direct import DirectProxy
 from agl_replay import NotReplayableError, fork, fork_requests, fork_requests_at
 from agl_runner import LitAgentRunner
@@ -189,6 +189,23 @@ async def test_a_fork_whose_agent_asks_something_else_fails(
     (attempt,) = await store.query_attempts(one.rollout_id)
     assert one.status == "failed"
     assert "call 1 differs from the recorded one" in str(attempt.metadata)
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_fork_whose_model_does_not_answer_is_not_queued_again(
+    store: InMemoryLightningStore, live: bool
+):
+    """Nobody is left to run it, except another agent that takes work from the store later."""
+    with ScriptedModels(Counter(0)) as models:
+        runner: LitAgentRunner[str] = LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+        retries = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+        with runner.run_context(agent=Talker(), store=store):
+            llm = LLM(endpoint=models.base_url, model="m")
+            parent = await runner.step("Bob", resources={"llm": llm}, config=retries)
+        gone = live_models(models)
+    (one,) = await fork(Talker(), parent.rollout_id, store, at=2, model_list=gone if live else None)
+    assert one.status == "failed"
+    assert await store.dequeue_rollout() is None
 
 
 @pytest.mark.parametrize("auth", [None, "a-secret-of-this-test-only-0123456789"])

@@ -17,6 +17,7 @@ from agl_core.types import (
     NamedResources,
     ReplayConfig,
     Rollout,
+    RolloutConfig,
 )
 from agl_proxy_direct import DirectProxy
 from agl_replay.attempt import live_through
@@ -141,7 +142,8 @@ async def fork(
     """Fork a rollout in this process, and return the finished forks, which are in its store.
 
     Forks of an async agent run at the same time, those of a sync agent one after another. A fork
-    whose agent fails is returned with the status ``failed``.
+    that fails is returned with the status ``failed``. None is repeated, whatever its parent's
+    config says: a fork left in the queue would be run by the next agent of the store.
 
     Args:
         agent: The agent.
@@ -178,7 +180,7 @@ async def fork(
             await runner.step(
                 request.input,
                 mode=request.mode,
-                config=request.config,
+                config=_once(request.config),
                 resources_id=request.resources_id,
             )
 
@@ -196,6 +198,12 @@ async def fork(
         raise errors[0]
     forks = {one.rollout_id: one for one in await store.query_rollouts(rollout_id_in=started.ids)}
     return [forks[rollout_id] for rollout_id in started.ids]
+
+
+def _once(config: RolloutConfig | None) -> RolloutConfig:
+    """Return a config after which no failed attempt goes back to the queue."""
+    once = {"max_attempts": 1, "retry_condition": [], "infrastructure_retries": 0}
+    return (config or RolloutConfig()).model_copy(update=once)
 
 
 def _for_recorded(

@@ -128,8 +128,12 @@ def test_a_rollout_is_saved_to_a_suite(
             "--fork-at and --until exclude each other",
         ),
         (
-            ["latest", "--agent", "replayed_agent.py:solve", "--live", "m"],
+            ["latest", "--agent", "replayed_agent.py:solve", "--fork-at", "1", "--live", "m"],
             "--live takes MODEL=BASE_URL, not 'm'",
+        ),
+        (
+            ["latest", "--agent", "replayed_agent.py:solve", "--fork-at", "3"],
+            "recorded 2 calls: fork it at 2 or less, not at 3",
         ),
     ],
 )
@@ -139,6 +143,32 @@ def test_mistakes_are_reported_in_one_line(
     assert main(["replay", *arguments]) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--samples 4", "--samples needs --fork-at"),
+        ("--live m=http://a/v1", "--live needs --fork-at or --on-divergence live"),
+        ("--api-key key", "--api-key needs --fork-at or --on-divergence live"),
+        ("--check --fork-at 1", "--check and --fork-at exclude each other"),
+        ("--check --until 1", "--check and --until exclude each other"),
+        ("--save s.jsonl --fork-at 1", "--save and --fork-at exclude each other"),
+        ("--save s.jsonl --check", "--save and --check exclude each other"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    rollout: str, capsys: pytest.CaptureFixture[str], options: str, message: str
+):
+    arguments = ["latest", "--agent", "replayed_agent.py:solve", *options.split()]
+    assert main(["replay", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("s.jsonl").exists()
+
+
+def test_a_replay_takes_no_key_from_the_environment(rollout: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGL_PROXY_API_KEY", "of-another-command")
+    assert main(["replay", "latest", "--agent", "replayed_agent.py:solve"]) == 0
 
 
 def test_forks_are_shown_as_a_tree_and_exported(

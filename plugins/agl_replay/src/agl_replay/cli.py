@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError
@@ -37,6 +38,13 @@ UNUSED_KEYS: Final = (
     "val_dataset",
 )
 """Keys of a train file that a replay does not use."""
+_OF_RUNS: Final = ("fork_at", "samples", "until", "on_divergence", "live", "api_key")
+_EXCLUDES: Final = {
+    "save": ("check", *_OF_RUNS),
+    "check": _OF_RUNS,
+    "fork_at": ("until",),
+}
+"""What an option would ignore, by the option; the first that is given counts."""
 
 
 @click.command(epilog="Example: agl replay ro-1234 --path agl.db --agent agent.py:solve")
@@ -108,7 +116,9 @@ UNUSED_KEYS: Final = (
     help="Run nothing; add the rollout to a file of recordings for `agl eval FILE --replay SUITE`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@click.pass_context
 def replay(
+    ctx: click.Context,
     rollout: str,
     backend: str | None,
     path: str | None,
@@ -133,6 +143,7 @@ def replay(
     """
     from agl_replay import replay as run
 
+    _check_options(_given(ctx), goes_live=fork_at is not None or on_divergence == "live")
     if save is not None:
         store = open_store(backend, path, url, reading=True)
         return _save(store, (rollout, attempt), save, as_json)
@@ -145,8 +156,6 @@ def replay(
     plan = load_plan(agent)
     models = live_model_list(live, api_key)
     if fork_at is not None:
-        if until is not None:
-            raise ConfigError("--fork-at and --until exclude each other")
         store = open_store(backend, path, url)
         return _fork(
             plan,
@@ -180,6 +189,37 @@ def replay(
     else:
         click.echo(str(result))
     return 0 if result.same or result.stopped else 1
+
+
+def _given(ctx: click.Context) -> set[str]:
+    """Return the options on the command line; the environment gives a key to every command."""
+    names = (option.name or "" for option in ctx.command.params)
+    return {one for one in names if ctx.get_parameter_source(one) is ParameterSource.COMMANDLINE}
+
+
+def _check_options(given: set[str], *, goes_live: bool) -> None:
+    """Check that each option is used.
+
+    Args:
+        given: The options on the command line.
+        goes_live: Whether calls may go to a live model.
+
+    Raises:
+        UsageError: One would be ignored.
+    """
+
+    def spelled(option: str) -> str:
+        return f"--{option.replace('_', '-')}"
+
+    for option, others in _EXCLUDES.items():
+        for other in others if option in given else ():
+            if other in given:
+                raise click.UsageError(f"{spelled(option)} and {spelled(other)} exclude each other")
+    if "samples" in given and "fork_at" not in given:
+        raise click.UsageError("--samples needs --fork-at")
+    for option in ("live", "api_key"):
+        if option in given and not goes_live:
+            raise click.UsageError(f"{spelled(option)} needs --fork-at or --on-divergence live")
 
 
 def _save(store: LightningStore, wanted: tuple[str, str], path: Path, as_json: bool) -> int:

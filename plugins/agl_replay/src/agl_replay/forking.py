@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agl_core.agent import LitAgent
+from agl_core.errors import InvalidArgumentError
 from agl_core.runner import Hook
 from agl_core.store import LightningStore
 from agl_core.tracer import Tracer
@@ -161,8 +162,17 @@ async def fork(
     Raises:
         RolloutNotFoundError: The store has no such rollout.
         AttemptNotFoundError: The rollout has no such attempt.
+        NotReplayableError: There are calls to repeat, and the attempt made none that can be.
+        InvalidArgumentError: It made fewer calls than there are to repeat.
     """
     parent, attempt = await find_recorded(store, rollout_id, attempt_id)
+    if at:  # a fork that samples all calls needs no recorded one
+        recorded = len((await read_recording(store, rollout_id, attempt.attempt_id)).calls)
+        if at > recorded:
+            many = f"{recorded} call{'s' * (recorded > 1)}"
+            raise InvalidArgumentError(
+                f"rollout {rollout_id} recorded {many}: fork it at {recorded} or less, not at {at}"
+            )
     requests = fork_requests(
         parent, attempt.attempt_id, at=at, samples=samples, on_divergence=on_divergence
     )

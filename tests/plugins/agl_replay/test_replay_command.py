@@ -135,6 +135,10 @@ def test_a_rollout_is_saved_to_a_suite(
             ["latest", "--agent", "replayed_agent.py:solve", "--fork-at", "3"],
             "recorded 2 calls: fork it at 2 or less, not at 3",
         ),
+        (
+            ["latest", "--save", "gone/suite.jsonl"],
+            "error: gone/suite.jsonl cannot be written: No such file or directory",
+        ),
     ],
 )
 def test_mistakes_are_reported_in_one_line(
@@ -143,6 +147,7 @@ def test_mistakes_are_reported_in_one_line(
     assert main(["replay", *arguments]) in (1, 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+    assert "--traceback" not in line
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ async def record_evaluation(
         A line for each rollout that is left out, with the reason.
 
     Raises:
-        ConfigError: All are left out; a suite that is there stays as it is.
-        OSError: The suite cannot be written.
+        ConfigError: All are left out, or the suite cannot be written; one that is there stays as
+            it is.
     """
     recordings, left_out = await read_recordings(store, rollout_ids)
     if left_out and not recordings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -116,8 +117,7 @@ def write_suite(path: Path, suite: Suite) -> None:
     """Write a suite; an existing file is replaced when the new one is whole.
 
     Raises:
-        ConfigError: There is no recording to write.
-        OSError: The file cannot be written.
+        ConfigError: There is no recording to write, or the file cannot be written.
     """
     if not suite.recordings:
         raise ConfigError(f"{path}: there is no recording to write")
@@ -129,8 +129,11 @@ def write_suite(path: Path, suite: Suite) -> None:
             for line in (header, *map(_as_json, suite.recordings)):
                 file.write(dumps(line) + b"\n")
         unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # what kept it from being written may keep it from being removed
+            unfinished.unlink(missing_ok=True)
 
 
 def read_suite(path: Path) -> Suite:

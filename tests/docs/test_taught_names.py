@@ -42,7 +42,7 @@ OTHERS: Mapping[str, str] = {
     "what a replayer needs": "answering_operations comparable",
     "what the command and its checks need": (
         "DISABLE_VARIABLE EVERYTHING TRACE_VARIABLE api_remark failure_cause installed_version"
-        " resolve_component resource_types"
+        " resolve_component"
     ),
     "what servers in processes need": "freeze_memory",
     "what tests of plugins need": "reset_listeners",

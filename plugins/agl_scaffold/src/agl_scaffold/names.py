@@ -16,6 +16,7 @@ from agl_core.plugins import (
     known_names,
     package_of,
 )
+from agl_core.types import resource_types
 
 __all__ = ["PluginName"]
 
@@ -58,6 +59,8 @@ class PluginName:
             )
         if keyword.iskeyword(name):
             raise ConfigError(f"{name!r} is a word of Python: take another name")
+        if self.snake in _built_in(kind):
+            raise ConfigError(f"agl-core has the {kind} {name!r} already: take another name")
         if name in known_names(kind):
             raise ConfigError(
                 f"{package_of(kind, name)} has it already: install that, or take another name"
@@ -90,6 +93,19 @@ class PluginName:
     def snake(self) -> str:
         """The name in function names: ``json_file``."""
         return self.name.replace("-", "_")
+
+
+def _built_in(kind: str) -> set[str]:
+    """Return the names of this kind that the core takes for itself, in the form of function names.
+
+    The core would use its own, and never the plugin.
+    """
+    if kind == "kind":
+        return set(KINDS)
+    if kind == "resource":
+        types = resource_types().items()
+        return {name for name, one in types if one.__module__.partition(".")[0] == "agl_core"}
+    return set()
 
 
 def _exists(dist: str) -> bool:

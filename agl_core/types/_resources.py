@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -162,20 +163,48 @@ class ProxyLLM(LLM):
         )
 
 
+_ENGINES: Final = ("f-string", "jinja", "poml")
+"""The engines of the wire format, which a template may name without a plugin."""
+_STORED: Final = {"agl_stored": True}
+"""Context of the validation of what a store holds or a request brings."""
+
+
+def _check_engine(name: str, info: ValidationInfo) -> str:
+    """Refuse an engine that is not known here.
+
+    Not in a stored resource: a store or a dashboard may lack the plugin, and must keep the snapshot
+    readable.
+    """
+    if name in _ENGINES or info.context == _STORED:
+        return name
+    from agl_core.plugins import did_you_mean, get_registry
+
+    installed = (record.name for record in get_registry().of_kind("template_engine"))
+    known = list(dict.fromkeys((*_ENGINES, *installed)))
+    if name in known:
+        return name
+    guess = did_you_mean(name, known)
+    raise PydanticCustomError(
+        "template_engine",
+        "there is no template engine {name}{guess} (engines: {known})",
+        {"name": repr(name), "guess": guess, "known": ", ".join(known)},
+    )
+
+
 @register_resource_type
 class PromptTemplate(Resource):
     """A prompt with placeholders."""
 
     resource_type: Literal["prompt_template"] = "prompt_template"
     template: str
-    engine: Literal["jinja", "f-string", "poml"]
+    engine: Annotated[str, Field(examples=list(_ENGINES)), AfterValidator(_check_engine)]
 
     def format(self, **kwargs: Any) -> str:
         """Fill the placeholders.
 
-        ``f-string`` is :meth:`str.format` without access to attributes; ``jinja`` needs a plugin
-        of the kind ``template_engine``; ``poml`` needs the ``poml`` package and joins the text of
-        its messages.
+        ``f-string`` is :meth:`str.format` without access to attributes; ``poml`` needs the ``poml``
+        package and joins the text of its messages; ``jinja`` and any other engine needs a plugin
+        of the kind ``template_engine``.
 
         Raises:
             KeyError: An f-string placeholder has no value.
@@ -186,10 +215,10 @@ class PromptTemplate(Resource):
         """
         if self.engine == "f-string":
             return fill_fields(self.template, kwargs)
-        if self.engine == "jinja":
+        if self.engine != "poml":
             from agl_core.plugins import template_engine
 
-            return template_engine("jinja")(self.template, kwargs)
+            return template_engine(self.engine)(self.template, kwargs)
         try:
             poml: Any = importlib.import_module("poml")
         except ImportError as error:
@@ -230,7 +259,7 @@ class _AnyResource:
             )
         if name not in _types:
             _ask_plugins(name)
-        return _types.get(name, OpaqueResource).model_validate(value)
+        return _types.get(name, OpaqueResource).model_validate(value, context=_STORED)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> Any:

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import ValidationError
 
-from agl_core.errors import MissingDependencyError
+from agl_core.errors import MissingDependencyError, PluginNotFoundError
 from agl_core.types import (
     LLM,
     Attempt,
@@ -181,6 +181,42 @@ def test_the_poml_engine_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "poml", None)
     with pytest.raises(MissingDependencyError, match="pip install 'poml'"):
         PromptTemplate(template="<p>x</p>", engine="poml").format()
+
+
+def test_an_engine_is_the_installed_plugin_of_its_name(agl_registry, tmp_path, monkeypatch):
+    (tmp_path / "shout_hooks.py").write_text(
+        "from agl_core.plugins import TemplateEngineSpec, hookimpl\n"
+        "def fill(template, values):\n    return (template % values).upper()\n"
+        "@hookimpl\n"
+        "def agl_template_engine():\n"
+        "    return TemplateEngineSpec('shout', fill='shout_hooks:fill', api=1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    agl_registry.add("template_engine.shout", "shout_hooks")
+    assert PromptTemplate(template="in %(city)s", engine="shout").format(city="Rome") == "IN ROME"
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [
+        ("jinjja", "there is no template engine 'jinjja'; did you mean 'jinja'? (engines: "),
+        ("shoot", "there is no template engine 'shoot'; did you mean 'shout'? (engines: "),
+        ("", "there is no template engine '' (engines: f-string, jinja, poml, shout)"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_refused(agl_registry, engine, line):
+    agl_registry.add("template_engine.shout", "shout_hooks")
+    with pytest.raises(ValidationError) as caught:
+        PromptTemplate(template="t", engine=engine)
+    assert line in str(caught.value)
+
+
+def test_a_stored_template_is_readable_where_its_engine_is_not_installed(agl_registry):
+    raw = {"resource_type": "prompt_template", "template": "t", "engine": "shout"}
+    stored = update(x=raw).resources["x"]
+    assert stored.model_dump() == raw
+    with pytest.raises(PluginNotFoundError, match="no template_engine 'shout' is installed"):
+        stored.format()
 
 
 def test_the_models_import_no_heavy_library():

@@ -105,6 +105,8 @@ def test_names():
         (["kind", "llm-server"], "agl-core has the kind 'llm-server' already"),
         (["resource", "llm"], "agl-core has the resource 'llm' already"),
         (["resource", "prompt-template"], "agl-core has the resource 'prompt-template' already"),
+        (["template_engine", "poml"], "agl-core has the template_engine 'poml' already"),
+        (["template_engine", "f-string"], "agl-core has the template_engine 'f-string' already"),
         (["command", "core"], "there is a package agl-core already: take another name"),
         (["hook", "store-sqlite"], "there is a package agl-store-sqlite already"),
         (["provider", "server-vllm"], "there is a package agl-server-vllm already"),

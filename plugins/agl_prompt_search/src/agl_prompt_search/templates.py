@@ -16,6 +16,8 @@ __all__ = ["EditRules", "find_mistake", "placeholders"]
 
 logger = logging.getLogger(__name__)
 
+_READ: Final = ("f-string", "jinja")
+"""Engines whose placeholders are known here."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.\w+|\[\w+\])*")
 _FIELD: Final = re.compile(rf"{_NAME.pattern}(![rsa])?(:[^\s\"']*)?")
 _BRACES: Final = re.compile(r"\{\{|\}\}|\{(?P<field>[^{}]*)\}|[{}]")
@@ -24,7 +26,7 @@ _LOOSE: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\}(?!\})")
 
 
 def placeholders(template: PromptTemplate) -> frozenset[str]:
-    """Return the names of a template's placeholders; for POML templates none are known.
+    """Return the names of a template's placeholders; of other engines than these none are known.
 
     Raises:
         ValueError: The template is malformed.
@@ -64,7 +66,7 @@ def find_mistake(edited: PromptTemplate, wanted: frozenset[str]) -> str:
         found = placeholders(edited)
     except ValueError as error:
         return f"the edit is not a valid {edited.engine} template: {error}"
-    return "" if edited.engine == "poml" else _difference(found, wanted)
+    return _difference(found, wanted) if edited.engine in _READ else ""
 
 
 def _difference(found: frozenset[str], wanted: frozenset[str]) -> str:
@@ -132,7 +134,7 @@ def _warn_of_other_engine(seed: PromptTemplate, names: frozenset[str]) -> None:
     ``format`` would then leave out the agent's values without an error.
     """
     pattern = _LOOSE if seed.engine == "jinja" else _DOUBLE
-    if not names and seed.engine != "poml" and (found := pattern.search(seed.template)):
+    if not names and seed.engine in _READ and (found := pattern.search(seed.template)):
         logger.warning(
             "The prompt has no placeholder of its engine, %s, but %s looks like one of %s",
             seed.engine,

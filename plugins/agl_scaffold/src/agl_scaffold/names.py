@@ -105,6 +105,8 @@ def _built_in(kind: str) -> set[str]:
     if kind == "resource":
         types = resource_types().items()
         return {name for name, one in types if one.__module__.partition(".")[0] == "agl_core"}
+    if kind == "template_engine":
+        return {"f_string", "poml"}
     return set()
 
 

@@ -78,7 +78,7 @@ def test_attempts_of_a_rollout_and_of_all(filled, agl):
     assert short.stderr == "there are more: raise --limit\n"
     unknown = agl("attempts", "ro-unknown", *filled.options)
     assert unknown.returncode != 0
-    assert "ro-unknown" in unknown.stderr
+    assert unknown.stderr == "agl: error: the store has no rollout 'ro-unknown'\n"
 
 
 def test_attempts_read_no_more_rollouts_than_they_need(filled, agl, monkeypatch):

@@ -134,7 +134,7 @@ def attempts(
     async def read(store: LightningStore, limit: int) -> Listing:
         if rollout is not None:
             if await store.get_rollout_by_id(rollout) is None:
-                raise RolloutNotFoundError(rollout)
+                raise RolloutNotFoundError(f"the store has no rollout {rollout!r}")
             found = [each for each in await store.query_attempts(rollout) if wanted(each)]
         else:
             found = await _latest_attempts(store, wanted, limit + 1)

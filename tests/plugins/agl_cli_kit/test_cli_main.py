@@ -88,9 +88,14 @@ def test_every_help_has_an_example(capsys):
         (["plugins", "list", "--kind", "shop"], "there is no kind 'shop' (kinds: store,"),
         (["plugins", "show"], "Missing argument 'NAME'"),
         (["plugins", "show", "nothing"], "no plugin 'nothing' is installed"),
+        (["plugins", "show", "memry"], "no plugin 'memry' is installed; did you mean 'memory'?"),
         (["plugins", "show", "verl"], "no algorithm 'verl' is installed: "),
         (["plugins", "doctor", "--timeout", "0"], "0.0 is not in the range"),
-        (["plugins", "doctor", "--dist", "agl-nothing"], "agl-nothing provides no such plugin"),
+        (["plugins", "doctor", "--dist", "nothing"], "nothing provides no such plugin; see `agl"),
+        (
+            ["plugins", "doctor", "--dist", "agl-store-sqlit"],
+            "agl-store-sqlit provides no such plugin; did you mean 'agl-store-sqlite'?",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, arguments, message):

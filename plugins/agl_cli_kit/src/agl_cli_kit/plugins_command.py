@@ -22,6 +22,7 @@ from agl_core.plugins import (
     PluginRecord,
     Registry,
     Spec,
+    did_you_mean,
     get_registry,
     import_named,
     known_names,
@@ -133,7 +134,10 @@ def _find(registry: Registry, name: str, kind: str | None) -> PluginRecord:
         which = ", ".join(f"{k}.{bare}" for k in kinds)
         raise ConfigError(f"{bare!r} could be {which}: say which, or give --kind")
     if not kinds:
-        raise PluginNotFoundError(f"no plugin {name!r} is installed; see `agl plugins list --all`")
+        names = {record.name for record in registry.records}
+        guess = did_you_mean(bare, names.union(*map(known_names, all_)))
+        hint = guess or "; see `agl plugins list --all`"
+        raise PluginNotFoundError(f"no plugin {name!r} is installed{hint}")
     return registry.find(kinds[0], name)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from agl_cli_kit import kind_option, print_json, print_table
-from agl_core.plugins import canonical_name, get_registry
+from agl_core.plugins import canonical_name, did_you_mean, get_registry
 
 
 @click.command("doctor", epilog="Example: agl plugins doctor --strict")
@@ -43,9 +43,11 @@ def plugins_doctor(
 
     records = [record for record in get_registry().records if kind in (None, record.kind)]
     if dist is not None:
+        dists = {record.dist for record in records}
         records = [record for record in records if record.dist == canonical_name(dist)]
         if not records:
-            raise click.UsageError(f"{dist} provides no such plugin; see `agl plugins list`")
+            hint = did_you_mean(canonical_name(dist), dists) or "; see `agl plugins list`"
+            raise click.UsageError(f"{dist} provides no such plugin{hint}")
     count = "1 plugin" if len(records) == 1 else f"{len(records)} plugins"
     if not as_json and not sys.stderr.isatty():
         click.echo(f"loading {count}, each in a process of its own", err=True)

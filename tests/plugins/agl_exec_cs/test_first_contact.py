@@ -78,3 +78,17 @@ def test_a_port_of_another_protocol_is_named():
         with pytest.raises(StoreUnavailableError, match=r"does not speak HTTP.*SSH-2"):
             first_contact.wait_for_server(f"http://127.0.0.1:{listener.getsockname()[1]}", 0)
         greeting.join()
+
+
+@pytest.mark.parametrize(
+    ("server", "url"),
+    [
+        ("trainer", "http://trainer:4747"),
+        ("trainer:80", "http://trainer:80"),
+        ("[::1]:80", "http://[::1]:80"),
+        ("[::1]", "http://[::1]:4747"),
+        ("https://trainer/store", "https://trainer/store"),
+    ],
+)
+def test_an_address_with_a_port_keeps_it(server, url):
+    assert first_contact.server_url(server, 4747) == url

@@ -87,6 +87,18 @@ def test_sigterm_stops_a_waiting_algorithm(project: Path, port: str) -> None:
     assert "interrupted" in out
 
 
+def test_a_server_may_be_a_host_with_its_port(
+    project: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ["runner", str(project / "train.toml"), "--server", f"127.0.0.1:{port}"]
+    assert main([*server, "--connect-timeout", "0"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"no store server answered at http://127.0.0.1:{port} for 0 s" in said
+    assert main([*server, "--port", "4747"]) == 2
+    said = capsys.readouterr().err
+    assert f"--port is for a host without a port, not for 127.0.0.1:{port}" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

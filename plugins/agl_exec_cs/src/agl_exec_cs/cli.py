@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from agl_exec_cs.first_contact import has_port
 from agl_serving import listen_options
 from agl_train import (
     INTERRUPTED,
@@ -46,8 +47,12 @@ _NOT_FOR_RUNNERS: Final = (
     multiple=True,
     help="Override a key of FILE, e.g. --set logging.level=DEBUG; may be repeated.",
 )
-@click.option("--server", metavar="HOST|URL", help="Address of the algorithm's store server.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Its port, if --server is a host.")
+@click.option(
+    "--server", metavar="HOST[:PORT]|URL", help="Address of the algorithm's store server."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Its port, if --server is a host without one."
+)
 @click.option("-n", "--n-runners", type=click.IntRange(min=1), help="Number of processes.")
 @click.option(
     "--concurrency", type=click.IntRange(min=1), help="Rollouts at a time in each process."
@@ -77,6 +82,8 @@ def runner(
     """
     from agl_train import read_train_file
 
+    if server is not None and port is not None and has_port(server):
+        raise click.UsageError(f"--port is for a host without a port, not for {server}")
     ours = _overrides(
         {
             "strategy.type": "cs",

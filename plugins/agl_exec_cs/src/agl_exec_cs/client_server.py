@@ -40,7 +40,7 @@ from agl_exec_cs.children import Children
 from agl_exec_cs.config import ClientServerConfig, Role
 from agl_exec_cs.dead_runners import DeadRunners
 from agl_exec_cs.events import MultiprocessingEvent
-from agl_exec_cs.first_contact import wait_for_server
+from agl_exec_cs.first_contact import server_url, wait_for_server
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.main_guard import ADVICE, check_main_guard
 from agl_exec_cs.orphans import end_with_parent
@@ -320,9 +320,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         )
 
     def _server_url(self) -> str:
-        if "://" in self.server_host:
-            return self.server_host
-        return f"http://{self.server_host}:{self.server_port}"
+        return server_url(self.server_host, self.server_port)
 
     # -- processes -------------------------------------------------------------------------------
 

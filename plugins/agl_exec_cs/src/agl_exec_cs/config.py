@@ -22,8 +22,8 @@ class ClientServerConfig(ComponentConfig):
     role: Role | None = Field(default=None, kw_only=False)
     """The role of this process. None reads ``AGL_CURRENT_ROLE``, else ``both``."""
     server_host: str | None = Field(default=None, kw_only=False)
-    """The interface that the store server listens on; for runners its host name or URL. None reads
-    ``AGL_SERVER_HOST``, else this machine only."""
+    """The interface that the store server listens on; for runners its host name, ``HOST:PORT`` or
+    URL. None reads ``AGL_SERVER_HOST``, else this machine only."""
     server_port: int | None = Field(default=None, ge=0, le=65535, kw_only=False)
     """Port of the server; 0 takes a free one. None reads ``AGL_SERVER_PORT``, else 4747, or a free
     port if that one is taken and the role is ``both``."""

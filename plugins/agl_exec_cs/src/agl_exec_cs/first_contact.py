@@ -13,7 +13,7 @@ from typing import Final
 from agl_core.errors import StoreUnavailableError, error_text
 from agl_core.waits import REMIND_SECONDS, SILENT_SECONDS
 
-__all__ = ["wait_for_server"]
+__all__ = ["has_port", "server_url", "wait_for_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,25 @@ _PROBE_SECONDS: Final = 5.0
 
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Takes no proxy of the environment, as the client does not."""
+
+
+def has_port(server: str) -> bool:
+    """Return whether the address of a server has its port: a URL, or ``HOST:PORT``."""
+    host, colon, port = server.rpartition(":")
+    # The last part of an IPv6 address without brackets is not a port.
+    return "://" in server or bool(colon and port.isdecimal() and (":" not in host or "]" in host))
+
+
+def server_url(server: str, port: int) -> str:
+    """Return the URL of a server.
+
+    Args:
+        server: Its URL, its host, or ``HOST:PORT``.
+        port: Its port, if the address has none.
+    """
+    if "://" in server:
+        return server
+    return f"http://{server}" if has_port(server) else f"http://{server}:{port}"
 
 
 def wait_for_server(url: str, timeout: float | None) -> None:

@@ -106,8 +106,8 @@ def mint_token(
     """
     if scope not in SCOPES:
         raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
-    bound = rollout_id is not None and attempt_id is not None
-    if bound != (scope == "attempt"):
+    given = {rollout_id is not None, attempt_id is not None}
+    if given != {scope == "attempt"}:
         raise ConfigError("scope attempt needs a rollout and an attempt; other scopes take neither")
     return _Signer(secret).sign(scope, lifetime, rollout_id, attempt_id, models)
 

@@ -182,6 +182,23 @@ def test_tokens_are_minted():
     assert isinstance(without.exception, ConfigError)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("runner --hours -1", "-1.0 is not in the range x>0"),
+        ("runner --hours 0", "0.0 is not in the range x>0"),
+        ("runner --rollout-id r", "other scopes take neither"),
+        ("read --attempt-id a", "other scopes take neither"),
+        ("attempt --rollout-id r", "scope attempt needs a rollout and an attempt"),
+    ],
+)
+def test_a_token_that_would_be_useless_is_refused(options, message):
+    arguments = ["token", "--auth-token", SECRET, "--scope", *options.split()]
+    made = CliRunner().invoke(store, arguments)
+    assert made.exit_code != 0
+    assert message in f"{made.output}{made.exception}"
+
+
 def test_help_has_an_example():
     shown = CliRunner().invoke(store, ["--help"]).output
     assert "Example: agl store --backend" in shown

@@ -258,7 +258,13 @@ for command in (export_command, import_command, copy_command, vacuum_command):
     required=True,
     help="Permissions of the token.",
 )
-@click.option("--hours", type=float, default=24.0, show_default=True, help="How long it holds.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    help="How long it holds.",
+)
 @click.option("--rollout-id", help="The rollout an attempt token is for.")
 @click.option("--attempt-id", help="The attempt an attempt token is for.")
 @_SECRET

@@ -223,6 +223,18 @@ def test_a_side_without_rows_keeps_no_old_file(folder):
     assert not Path("x.valid.jsonl").exists()
 
 
+def test_an_export_of_all_tasks_leaves_no_validation_file_of_a_split(folder, capsys):
+    assert main(["export", "rl", "x.jsonl", "--valid", "1"]) == 0
+    before = Path("x.valid.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(["export", "rl", "x.jsonl"]) == 2
+    said = capsys.readouterr().err
+    assert "error: x.valid.jsonl may have tasks that go to x.jsonl, too: remove it, split" in said
+    assert said.count("\n") == 1
+    assert Path("x.valid.jsonl").read_bytes() == before
+    assert not Path("x.jsonl").exists()
+
+
 def test_shares_are_met_on_average():
     sides = Counter(Split(0.25, seed=3).side(f"task {n}") for n in range(4000))
     assert 900 < sides["valid"] < 1100

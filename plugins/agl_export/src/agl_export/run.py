@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from agl_core.algorithm import show_progress
-from agl_core.errors import SpansEvictedError
+from agl_core.errors import ConfigError, SpansEvictedError
 from agl_core.types import AttemptedRollout, ReplayConfig, Rollout, RolloutMode, RolloutStatus
 from agl_export.files import check_format, writing_rows
 from agl_export.report import ExportReport, Skip
@@ -97,7 +97,26 @@ class Split:
         """Return the file of each side: ``x.jsonl``, and ``x.valid.jsonl`` if there is a split."""
         if not self.valid:
             return {"train": path}
-        return {"train": path, "valid": path.with_name(f"{path.stem}.valid{path.suffix}")}
+        return {"train": path, "valid": _valid_file(path)}
+
+
+def _valid_file(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.valid{path.suffix}")
+
+
+def _check_split(split: Split, path: Path) -> None:
+    """Check that no older validation file stays beside a dataset that has all tasks.
+
+    It is not deleted: the user may have written it otherwise, such as with ``--mode val``.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    if not split.valid and (older := _valid_file(path)).exists():
+        raise ConfigError(
+            f"{older} may have tasks that go to {path}, too: remove it, split with --valid, or "
+            "take another name"
+        )
 
 
 async def export_dataset(
@@ -126,7 +145,8 @@ async def export_dataset(
         Counts of used and left-out rollouts.
 
     Raises:
-        ConfigError: The suffix is unknown, or the folder does not exist.
+        ConfigError: The suffix is unknown, the folder does not exist, or there is no split and a
+            validation file of an earlier one, whose tasks would be in both files.
         MissingDependencyError: It is a Parquet file and pyarrow is not installed.
     """
     split = split or Split()
@@ -134,6 +154,7 @@ async def export_dataset(
     report = ExportReport(rows=dict.fromkeys(files, 0))
     for file in files.values():
         check_format(file)
+    _check_split(split, Path(path))
     with ExitStack() as stack:
         writers = {side: stack.enter_context(writing_rows(file)) for side, file in files.items()}
         async for task, samples in read_samples(store, selection or Selection(), report):

@@ -21,7 +21,7 @@ VOCABULARIES = ("agl_core.errors", "agl_core.semconv")
 """Modules that are taught as a whole: what callers may catch, and the keys of the wire format."""
 OTHERS: Mapping[str, str] = {
     "types in signatures of names that are taught": (
-        "Assembler Catalogue ComponentLike InterceptorLike ModelProtocol PluginStatus Switches"
+        "Assembler Catalogue ComponentLike InterceptorLike ModelProtocol PluginStatus"
     ),
     "called by other rooms of the core": (
         "MainThread copy_value fewer_collections load_resource_type"

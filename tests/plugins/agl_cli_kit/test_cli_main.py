@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -42,6 +43,16 @@ def test_its_own_commands_work_whatever_is_switched_off(capsys, monkeypatch):
         assert "Versions of the core" in help_
         assert main(["export"]) == 2
         assert "switched off by AGL_DISABLE_PLUGINS" in capsys.readouterr().err
+    finally:
+        reset_registry()
+
+
+def test_the_error_names_the_option_that_switched_plugins_off(capsys, monkeypatch):
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "")  # the option sets it for child processes
+    try:
+        assert main(["--no-plugins", "export", "x"]) == 2
+        assert "switched off by --no-plugins" in capsys.readouterr().err
+        assert os.environ["AGL_DISABLE_PLUGINS"] == "*"
     finally:
         reset_registry()
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import click
@@ -20,12 +21,15 @@ from agl_core.plugins import (
     DISABLE_VARIABLE,
     EVERYTHING,
     PluginRecord,
+    Registry,
+    Switches,
     get_registry,
     import_object,
     known_names,
     reset_registry,
 )
 
+_NO_PLUGINS: Final = "--no-plugins"
 _PATIENCE: Final = 0.5
 """Longest wait for one hook module in the help, in seconds; most import in a few milliseconds."""
 OWN: Final = {spec.name: spec for spec in agl_command()}
@@ -84,9 +88,11 @@ class _Root(PluginGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # This runs before click parses: --help and subcommands read the registry of plugins.
-        if "--no-plugins" in args[: _first_command(args)]:
+        if _NO_PLUGINS in args[: _first_command(args)]:
             os.environ[DISABLE_VARIABLE] = EVERYTHING  # child processes inherit it
-            reset_registry()
+            # Here the errors name the option, since the user set no variable.
+            switches = replace(Switches.read(), disabled={EVERYTHING: _NO_PLUGINS})
+            reset_registry(Registry.discover(switches))
         return super().parse_args(ctx, args)
 
 
@@ -163,7 +169,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     epilog="Example: agl train train.toml",
 )
 @click.option(
-    "--no-plugins",
+    _NO_PLUGINS,
     is_flag=True,
     expose_value=False,
     help="Switch every plugin off: only the commands `plugins` and `version` are left.",

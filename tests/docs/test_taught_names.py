@@ -36,8 +36,8 @@ OTHERS: Mapping[str, str] = {
     "what a runner needs": "ProxyMove call_models_directly end_if_forked",
     "what a tracer on OpenTelemetry needs": "to_core_fields",
     "what a proxy needs": (
-        "ServerSentEvent SpanParts can_translate fold_after_results lost_in_request"
-        " lost_in_response translate_request usage_attributes"
+        "SpanParts can_translate fold_after_results lost_in_request"
+        " lost_in_response stream_translator translate_request usage_attributes"
     ),
     "what a replayer needs": "answering_operations comparable",
     "what the command and its checks need": (

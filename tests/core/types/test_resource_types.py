@@ -2,7 +2,7 @@ import json
 import logging
 import subprocess
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
@@ -213,7 +213,7 @@ def test_an_engine_that_is_not_there_is_refused(agl_registry, engine, line):
 
 def test_a_stored_template_is_readable_where_its_engine_is_not_installed(agl_registry):
     raw = {"resource_type": "prompt_template", "template": "t", "engine": "shout"}
-    stored = update(x=raw).resources["x"]
+    stored: Any = update(x=raw).resources["x"]
     assert stored.model_dump() == raw
     with pytest.raises(PluginNotFoundError, match="no template_engine 'shout' is installed"):
         stored.format()

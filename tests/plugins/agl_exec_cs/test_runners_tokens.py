@@ -56,6 +56,10 @@ async def runner(store: LightningStore, worker_id: int, event: ExecutionEvent) -
         await store.update_attempt(*ids, status="succeeded")
 
 
+async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+    raise AssertionError("a process of runners runs no algorithm")
+
+
 async def run_tasks(store: LightningStore) -> list[tuple[str, Any]]:
     """Kill a runner, and return how its rollout and that of its replacement ended."""
     ids = [(await store.enqueue_rollout(task)).rollout_id for task in ("kill", "work")]
@@ -75,7 +79,7 @@ def test_a_runner_elsewhere_is_replaced_after_the_first_token_has_ended(
 
     def run() -> None:
         try:
-            elsewhere.execute(runner, runner, InMemoryLightningStore())
+            elsewhere.execute(algorithm, runner, InMemoryLightningStore())
         except BaseException as error:
             errors.append(error)
 

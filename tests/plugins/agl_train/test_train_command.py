@@ -80,7 +80,7 @@ def test_check_checks_the_key(project, capsys, monkeypatch, key):
         ("interceptors=['agl_cli_agent.py:number']", "interceptors.0: 3 is not an interceptor"),
         ("resources.prompt.type=prompt", "resources.prompt.type: there is no resource type"),
         ("resources.prompt.templat=x", "resources.prompt.templat: unknown option; did you mean"),
-        ("resources.prompt.engine=x", "resources.prompt.engine: should be 'jinja', 'f-string'"),
+        ("resources.prompt.engine=x", "resources.prompt.engine: there is no template engine 'x'"),
         ("resources.other.x=1", "resources.other: has no 'type' (known: llm"),
         ("resources=3", "resources: should be a valid dictionary, not 3"),
         ("agent.x=3", "agent.x: unknown option: agl_cli_agent.py:solve is not an environment"),

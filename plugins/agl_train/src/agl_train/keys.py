@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from agl_core.algorithm import RewardRange
 
@@ -32,7 +32,7 @@ def _as_range(value: Any) -> RewardRange | None:
     return RewardRange.of(value, path="")
 
 
-Range = Annotated[Any, AfterValidator(_as_range)]
+Range = Annotated[tuple[float, float] | None, BeforeValidator(_as_range)]
 AgentSpec = Annotated[Any, AfterValidator(_is_agent)]
 Spec = Annotated[Any, AfterValidator(_is_spec)]
 DatasetSpec = Annotated[Any, AfterValidator(_is_dataset)]

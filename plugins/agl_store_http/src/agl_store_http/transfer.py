@@ -26,8 +26,10 @@ from agl_core.store import EncodedSpan, LightningStore, encode_span
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
+    AttemptedRollout,
     ResourcesUpdate,
     Rollout,
+    RolloutConfig,
     Span,
     becomes_latest,
 )
@@ -53,6 +55,8 @@ _BATCH: Final = 1000
 """Records per transaction; after an interrupt at most one batch is written again."""
 _BATCH_BYTES: Final = 16 * 1024 * 1024
 """A batch is held in memory, and spans may be megabytes long."""
+_NEVER_QUEUED: Final = RolloutConfig(infrastructure_retries=0)
+"""No time limit and no retry, so that no status of an attempt puts its rollout in the queue."""
 
 
 # -- stores ----------------------------------------------------------------------------------------
@@ -118,8 +122,9 @@ async def import_records(store: LightningStore, records: Iterable[Record]) -> in
 
     A :class:`Restorable` store gets them unchanged and skips those that it already has. Any other
     store gets what the contract can express: snapshots under their ids, finished rollouts with
-    their attempts and spans under new ids and with new times. Unfinished rollouts are left out in
-    that case: a runner may still work on them.
+    their attempts and spans under new ids and with new times. None of them enters the queue, so a
+    rollout without attempts gets one. Unfinished rollouts are left out in that case: a runner may
+    still work on them.
 
     Returns:
         Number of imported records.
@@ -228,35 +233,38 @@ class _Replay:
         return False
 
     async def _begin(self, attempt: Attempt) -> None:
-        source = self._source
-        assert source is not None
         if not self._attempts:
-            started = await self._store.start_rollout(
-                source.input, source.mode, source.resources_id, source.config, source.metadata
-            )
-            self._rollout_id = started.rollout_id
+            started = await self._start()
         else:
             started = await self._store.start_attempt(self._rollout_id)
         self._attempts[attempt.attempt_id] = (started.attempt.attempt_id, attempt)
+
+    async def _start(self) -> AttemptedRollout:
+        """Start the rollout, outside the queue and not to be retried: runners may wait for work."""
+        source = self._source
+        assert source is not None
+        started = await self._store.start_rollout(
+            source.input, source.mode, source.resources_id, _NEVER_QUEUED, source.metadata
+        )
+        self._rollout_id = started.rollout_id
+        return started
 
     async def finish(self) -> None:
         """Write what is held back: the latest resources, and the last rollout's final status."""
         await self._put_newest()
         source = self._source
-        if source is not None and source.status in FINISHED_STATUSES and not self._attempts:
-            # It was cancelled while it was queued.
-            queued = await self._store.enqueue_rollout(
-                source.input, source.mode, source.resources_id, source.config, source.metadata
-            )
-            await self._store.update_rollout(queued.rollout_id, status=source.status)
-        elif source is not None and self._attempts:
+        if source is not None and source.status in FINISHED_STATUSES:
+            if not self._attempts:  # it was cancelled while it was queued
+                await self._start()
             if self._spans:
                 await self._add([encode_span(span) for span in self._spans])
             for attempt_id, was in self._attempts.values():
                 await self._store.update_attempt(
                     self._rollout_id, attempt_id, status=was.status, metadata=was.metadata
                 )
-            await self._store.update_rollout(self._rollout_id, status=source.status)
+            await self._store.update_rollout(
+                self._rollout_id, status=source.status, config=source.config
+            )
         self._source, self._rollout_id, self._attempts, self._spans = None, "", {}, []
 
     async def _put_older(self, snapshot: ResourcesUpdate) -> None:

@@ -306,6 +306,36 @@ async def test_a_rollout_that_was_cancelled_in_the_queue_is_imported():
     assert rollout.metadata == {"n": 1}
 
 
+async def test_no_runner_is_handed_what_is_imported():
+    source, target = InMemoryLightningStore(), InMemoryLightningStore()
+    retried = RolloutConfig(max_attempts=3, retry_condition=["failed"], timeout_seconds=60)
+    for claims in (0, 1, 2):
+        queued = await source.enqueue_rollout(claims, config=retried)
+        for _ in range(claims):
+            claimed = await source.dequeue_rollout("w")
+            assert claimed is not None
+            await source.update_attempt(claimed.rollout_id, "latest", status="failed")
+        await source.update_rollout(queued.rollout_id, status="cancelled")
+    records = [record async for record in export_records(source)]
+    server = LightningStoreServer(target, port=0)
+    await server.start()
+    runner, operator = (LightningStoreClient(server.endpoint) for _ in range(2))
+    waiting = asyncio.ensure_future(runner.dequeue_rollout("live", wait=30))
+    while await target.get_worker_by_id("live") is None:  # until it waits
+        await asyncio.sleep(0)
+    await import_records(operator, records)
+    new = await operator.enqueue_rollout("new")
+    claimed = await waiting
+    assert claimed is not None
+    assert claimed.rollout_id == new.rollout_id
+    imported = (await target.query_rollouts(status_in=["cancelled"])).items
+    assert [rollout.input for rollout in imported] == [0, 1, 2]
+    assert [rollout.config for rollout in imported] == [retried] * 3
+    for each in (runner, operator):
+        await each.close()
+    await server.stop()
+
+
 async def test_an_import_holds_no_more_records_than_a_batch_may_take(tmp_path, monkeypatch):
     from agl_store_http import transfer
 

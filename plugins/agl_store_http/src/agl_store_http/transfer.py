@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, get_args
+from typing import IO, Any, Final, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -27,6 +28,7 @@ from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
     AttemptedRollout,
+    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -34,6 +36,7 @@ from agl_core.types import (
     becomes_latest,
 )
 from agl_store_http.client.client import LightningStoreClient
+from agl_store_http.moving import next_page
 from agl_store_http.secrets import MASK, has_mask, masked
 from agl_store_kit import Record, RecordKind, Restorable, settle_rewards
 
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200
@@ -75,7 +79,7 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
         ConfigError: The keys are to be kept, and the server of the store does not show them.
     """
     is_remote = isinstance(store, LightningStoreClient)
-    async for snapshot in _pages(store.query_resources):
+    async for snapshot in _pages(store.query_resources, attrgetter("resources_id")):
         json = _json(snapshot)
         if keys and is_remote and has_mask(from_json(json)):
             raise ConfigError(
@@ -83,10 +87,10 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
                 "of scope algorithm or admin, or copy the store's file"
             )
         yield Record("resources", json if keys else to_json(masked(from_json(json))))
-    async for worker in _pages(store.query_workers):
+    async for worker in _pages(store.query_workers, attrgetter("worker_id")):
         yield Record("worker", _json(worker))
     evicted = 0
-    async for rollout in _pages(store.query_rollouts):
+    async for rollout in _pages(store.query_rollouts, attrgetter("rollout_id")):
         yield Record("rollout", _json(rollout, without="attempt"))
         attempt_ids: set[str] = set()
         for attempt in await store.query_attempts(rollout.rollout_id):
@@ -108,13 +112,23 @@ def _json(model: BaseModel, without: str = "") -> bytes:
     return to_json(model.model_dump(exclude={without}), inf_nan_mode="constants")
 
 
-async def _pages(query: Any) -> AsyncIterator[Any]:
-    offset, total = 0, 1
-    while offset < total:
-        page = await query(limit=_PAGE, offset=offset)
-        for item in page:
-            yield item
-        offset, total = offset + _PAGE, page.total
+async def _pages(
+    query: Callable[..., Awaitable[PaginatedResult[T]]], name: Callable[[T], str]
+) -> AsyncIterator[T]:
+    """Yield what a query finds, each item once, although some may be dropped meanwhile."""
+    known: set[int] = set()
+    end, is_last = 0, False
+
+    async def read(limit: int, offset: int) -> PaginatedResult[T]:
+        return await query(limit=limit, offset=offset)
+
+    while not is_last:
+        _, items, end, is_last = await next_page(read, name, known, _PAGE, end)
+        for item in items:
+            identity = hash(name(item))
+            if identity not in known:
+                known.add(identity)
+                yield item
 
 
 async def import_records(store: LightningStore, records: Iterable[Record]) -> int:

@@ -376,6 +376,24 @@ async def test_an_export_while_an_attempt_begins_can_be_imported(tmp_path):
     await restored.close()
 
 
+@pytest.mark.parametrize("kept", [400, 100, 0])
+async def test_an_export_has_all_that_an_operator_did_not_drop_meanwhile(tmp_path, kept):
+    store = open_file(tmp_path / "one.db")
+    ids = [(await store.start_rollout(number)).rollout_id for number in range(700)]
+    for name in ids[:600]:
+        if name not in ids[::50]:
+            await store.update_attempt(name, "latest", status="succeeded")
+    exported: list[str] = []
+    async for record in export_records(store):
+        if record.kind == "rollout":
+            exported.append(json.loads(record.json)["rollout_id"])
+        if len(exported) == 150:
+            await store.vacuum(keep_last=kept)
+    assert len(exported) == len(set(exported))
+    assert {*ids[::50], *ids[600:]} <= set(exported)
+    await store.close()
+
+
 def test_an_export_that_fails_leaves_no_file(tmp_path):
     with pytest.raises(RuntimeError), writing(tmp_path / "all.jsonl"):
         raise RuntimeError

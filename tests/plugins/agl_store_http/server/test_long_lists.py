@@ -65,6 +65,36 @@ async def test_rollouts_that_change_while_they_are_read_are_neither_lost_nor_dou
     assert [item["rollout_id"] for item in answer.json["items"]] == ids
 
 
+@pytest.mark.usefixtures("no_interceptors")
+@pytest.mark.parametrize(
+    "filters", [{}, {"offset": 150}, {"status_in": ["preparing", "succeeded"]}]
+)
+async def test_a_list_is_complete_although_old_rollouts_are_dropped_meanwhile(
+    serve, tmp_path, monkeypatch, filters
+):
+    sqlite = pytest.importorskip("agl_store_sqlite")
+    monkeypatch.setattr(pages, "_MOST", 20)
+    served = await serve(sqlite.SqliteLightningStore(tmp_path / "runs.db", durability="normal"))
+    ids = [(await served.store.start_rollout(number)).rollout_id for number in range(400)]
+    finished = [name for number, name in enumerate(ids[:320]) if number % 40]
+    for name in finished:
+        await served.store.update_attempt(name, "latest", status="succeeded")
+    read, kept = type(served.store).query_rollouts, iter(range(280, 0, -35))
+
+    async def and_drop(self: Any, **options: Any) -> Any:
+        page = await read(self, **options)
+        await self.vacuum(keep_last=next(kept, 0))
+        return page
+
+    monkeypatch.setattr(type(served.store), "query_rollouts", and_drop)
+    answer = await served.get("/rollouts", limit=-1, **filters)
+    listed = [item["rollout_id"] for item in answer.json["items"]]
+    assert listed == [name for name in ids if name in set(listed)]
+    there = [name for name in ids[filters.get("offset", 0) :] if name not in finished]
+    assert [name for name in there if name not in listed] == []
+    await served.store.close()
+
+
 async def test_spans_that_come_while_they_are_read_double_none(served, monkeypatch):
     monkeypatch.setattr(pages, "_MOST", 10)
     ids = await served.claim()

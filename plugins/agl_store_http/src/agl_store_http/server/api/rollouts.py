@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import Query, Response
@@ -75,7 +76,8 @@ async def _page(call: Call, query: RolloutQuery) -> Response:
         page: dict[str, Any] = {**arguments, "limit": limit, "offset": offset}
         return await call.store.query_rollouts(**page)
 
-    return await page_reply(call, Listing(read, model_json, keep, kept), query.limit, query.offset)
+    listing = Listing(read, model_json, keep, kept, attrgetter("rollout_id"))
+    return await page_reply(call, listing, query.limit, query.offset)
 
 
 @router.get(

@@ -80,7 +80,8 @@ async def _page(call: Call, query: SpanQuery) -> Response:
         page: dict[str, Any] = {**arguments, "limit": limit, "offset": offset}
         return await call.store.query_encoded_spans(**page)
 
-    return await page_reply(call, Listing(read, _payload), query.limit, query.offset)
+    listing = Listing(read, _payload, name=_payload)  # a span never changes
+    return await page_reply(call, listing, query.limit, query.offset)
 
 
 def _payload(span: EncodedSpan) -> bytes:

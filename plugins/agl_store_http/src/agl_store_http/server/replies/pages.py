@@ -6,13 +6,14 @@ pages, and sent as fast as the client reads: neither the list nor its JSON is ev
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from fastapi import Response
 
 from agl_core.types import PaginatedResult
 from agl_serving import JSON, HTTPError, Receive, Send, Stream, send_stream
+from agl_store_http.moving import next_page
 from agl_store_http.server.dependencies import Call
 from agl_store_http.server.replies.reply import Reply
 from agl_store_kit import Pauses
@@ -37,11 +38,13 @@ class Listing(Generic[T]):
     """One list query.
 
     Args:
-        read: Reads a page, given limit and offset. Items must not move to earlier places while the
-            list is read; new ones may come anywhere.
+        read: Reads a page, given limit and offset. While the list is read, items may be dropped,
+            and new ones may come anywhere; the others must keep their order.
         encode: Returns the JSON of an item.
         keep: Whether an item of a page belongs to the list; None means all.
         kept: How many items belong to it; None if that is the total of a page, or not known.
+        name: What an item is told from the others by; by default the object, of a list that was
+            read already.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Listing(Generic[T]):
         encode: Callable[[T], bytes],
         keep: Callable[[T], bool] | None = None,
         kept: int | None = None,
+        name: Callable[[T], Hashable] = id,
     ) -> None:
         self.read = read
         self.encode = encode
         self.keep = keep
         self.kept = kept
+        self.name = name
 
 
 def read_already(page: PaginatedResult[T]) -> Callable[[int, int], Awaitable[PaginatedResult[T]]]:
@@ -144,24 +149,22 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     pauses = Pauses()
     skip = max(0, offset) if listing.keep is not None else 0
-    at = 0 if listing.keep is not None else max(0, offset)
+    begin = 0 if listing.keep is not None else max(0, offset)
+    items, end, is_last = list(page.items), begin + len(page.items), len(page.items) < _FIRST
     sent = matching = 0
     known: set[int] = set()
     separator, chunk, size = b'{"items":[', list[bytes](), 0
-    read, bytes_read, size_asked = 0, 0, _FIRST
-    while page.items:
-        at += len(page.items)
-        for item in page.items:
+    read, bytes_read = 0, 0
+    while True:
+        for item in items:
+            identity = hash(listing.name(item))
+            if identity in known:
+                continue
+            known.add(identity)
             if listing.keep is not None and not listing.keep(item):
                 continue
             part = listing.encode(item)
             read, bytes_read = read + 1, bytes_read + len(part)
-            # An item that came before this page moves the items behind it, and the last of the
-            # page before come again.
-            identity = hash(part)
-            if identity in known:
-                continue
-            known.add(identity)
             matching += 1
             if matching <= skip or 0 <= limit <= sent:
                 continue
@@ -172,11 +175,10 @@ async def _chunks(
                 yield b"".join(chunk)
                 chunk, size = [], 0
             await pauses.take()
-        is_last = len(page.items) < size_asked
         if is_last or (listing.keep is None and 0 <= limit <= sent):
             break
-        size_asked = max(1, min(_MOST, _CHUNK_BYTES * (read + 1) // (bytes_read + 1)))
-        page = await listing.read(size_asked, at)
+        asked = max(1, min(_MOST, _CHUNK_BYTES * (read + 1) // (bytes_read + 1)))
+        page, items, end, is_last = await next_page(listing.read, listing.name, known, asked, end)
     head = b"" if separator == b"," else separator
-    total = matching if listing.keep is not None else max(page.total, at)
+    total = matching if listing.keep is not None else max(page.total, begin + matching)
     yield b"".join(chunk) + head + b'],"limit":%d,"offset":%d,"total":%d}' % (limit, offset, total)

@@ -48,6 +48,8 @@ Statement = tuple[str, Sequence[Any]]
 LATEST_ATTEMPT: Final = "@attempts a ON a.rollout = r.ordinal AND a.sequence_id = r.attempts"
 KEEP_REQUESTS_SECONDS: Final = 3600.0
 """How long a call may be repeated under its idempotency key."""
+_DATABASE_TIME: Final = "extract(epoch FROM clock_timestamp())::double precision"
+"""Epoch seconds by the one clock that all machines share."""
 
 
 class StoredState(NamedTuple):
@@ -333,14 +335,16 @@ class Transaction:
         """Keep the result of a call under its idempotency key, in place of an earlier one."""
         if key is not None:
             self.write(
-                "INSERT INTO @requests VALUES (%s, %s, %s) ON CONFLICT (key) DO UPDATE "
-                "SET time = excluded.time, result = excluded.result",
-                *(key, self.now, to_json(result)),
+                f"INSERT INTO @requests VALUES (%s, {_DATABASE_TIME}, %s) "
+                "ON CONFLICT (key) DO UPDATE SET time = excluded.time, result = excluded.result",
+                *(key, to_json(result)),
             )
 
     def forget_requests(self) -> None:
         """Forget old idempotency keys."""
-        self.write("DELETE FROM @requests WHERE time < %s", self.now - KEEP_REQUESTS_SECONDS)
+        self.write(
+            f"DELETE FROM @requests WHERE time < {_DATABASE_TIME} - %s", KEEP_REQUESTS_SECONDS
+        )
 
 
 # -- helpers ---------------------------------------------------------------------------------------

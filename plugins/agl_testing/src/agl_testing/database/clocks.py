@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, current_request_key
 from agl_core.types import RolloutConfig
 
 __all__ = ["check_clocks"]
@@ -17,7 +17,7 @@ _HOUR = 3600.0
 
 
 async def check_clocks(connect: Callable[[], LightningStore]) -> None:
-    """Check that machines whose clocks differ by hours agree on times and timeouts.
+    """Check that machines whose clocks differ by hours agree on times, timeouts and repeated calls.
 
     Args:
         connect: Returns a new store on the same data, as another machine makes it.
@@ -26,11 +26,14 @@ async def check_clocks(connect: Callable[[], LightningStore]) -> None:
     shift = 0.0
     right = connect()
     begun = await right.start_rollout("task", config=RolloutConfig(timeout_seconds=60))
+    await right.enqueue_rollout("queued")
+    claimed = await _claim(right)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: real() + shift)
         for shift in (2 * _HOUR, -2 * _HOUR, 0.0, _HOUR):  # also set while the store is open
             wrong = connect() if shift != 0.0 else right
             await wrong.run_watchdog()
+            assert await _claim(right) == claimed, f"a clock that is {shift:g} s ahead forgot it"
             rollout = await wrong.get_rollout_by_id(begun.rollout_id)
             assert rollout is not None
             assert rollout.status == "preparing", f"a clock that is {shift:g} s ahead ended it"
@@ -44,3 +47,13 @@ async def check_clocks(connect: Callable[[], LightningStore]) -> None:
             if wrong is not right:
                 await wrong.close()
     await right.close()
+
+
+async def _claim(store: LightningStore) -> tuple[str, str] | None:
+    """Return the ids of what is claimed under one idempotency key, however often."""
+    reset = current_request_key.set("a claim whose reply is lost")
+    try:
+        claimed = await store.dequeue_rollout("worker")
+    finally:
+        current_request_key.reset(reset)
+    return None if claimed is None else (claimed.rollout_id, claimed.attempt.attempt_id)

@@ -6,6 +6,7 @@ A file has one line of JSON per record (``.jsonl``), or is a Parquet file with t
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from agl_core.errors import (
+    AglError,
     ConfigError,
     InvalidArgumentError,
     MissingDependencyError,
@@ -59,6 +61,7 @@ _BATCH: Final = 1000
 """Records per transaction; after an interrupt at most one batch is written again."""
 _BATCH_BYTES: Final = 16 * 1024 * 1024
 """A batch is held in memory, and spans may be megabytes long."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NEVER_QUEUED: Final = RolloutConfig(infrastructure_retries=0)
 """No time limit and no retry, so that no status of an attempt puts its rollout in the queue."""
 
@@ -319,13 +322,24 @@ class RecordWriter(Protocol):
 
 @contextmanager
 def writing(path: Path) -> Generator[RecordWriter]:
-    """Open a file for records; its suffix sets the format. An error in the context discards it."""
+    """Open a file for records; its suffix sets the format. An error in the context discards it.
+
+    Raises:
+        AglError: The disk is full.
+    """
     unfinished = path.with_name(path.name + ".part")
     # A file that somebody else put there may be a link to another.
     unfinished.unlink(missing_ok=True)
-    with unfinished.open("xb") as file, _records(file, path.suffix) as write:
-        yield write
-    unfinished.replace(path)
+    file = unfinished.open("xb")
+    try:
+        with file, _records(file, path.suffix) as write:
+            yield write
+        unfinished.replace(path)
+    except BaseException as error:
+        unfinished.unlink()
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise AglError(f"{path}: the disk is full") from error
+        raise
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import itertools
 import json
@@ -394,10 +395,25 @@ async def test_an_export_has_all_that_an_operator_did_not_drop_meanwhile(tmp_pat
     await store.close()
 
 
-def test_an_export_that_fails_leaves_no_file(tmp_path):
-    with pytest.raises(RuntimeError), writing(tmp_path / "all.jsonl"):
+@pytest.mark.parametrize("name", ["all.jsonl", "all.parquet"])
+def test_an_export_that_fails_leaves_no_file(tmp_path, name):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    with pytest.raises(RuntimeError), writing(tmp_path / name):
         raise RuntimeError
-    assert not (tmp_path / "all.jsonl").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_to_a_full_disk_says_so_and_leaves_no_file(filled, capsys, monkeypatch):
+    from agl_store_http import transfer
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(transfer, "_write_line", fail)
+    assert main(["store", "export", "all.jsonl", "--path", "one.db"]) == 1
+    assert capsys.readouterr().err == "agl: error: all.jsonl: the disk is full\n"
+    assert list(filled.glob("all*")) == []
 
 
 @pytest.mark.parametrize(

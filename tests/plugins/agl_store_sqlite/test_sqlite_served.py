@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from agl_store_sqlite.schema import SCHEMA_VERSION
 
 PREFIX = "/v1/agl"
 COMMAND = [sys.executable, "-m", "agl_cli_kit", "store", "--port", "0", "--path"]
+VACUUM = [sys.executable, "-m", "agl_cli_kit", "store", "vacuum", "--path"]
 
 
 class Served:
@@ -80,10 +82,10 @@ def serve(tmp_path):
         served.process.communicate(timeout=30)
 
 
-def refuses(path: Path, *, around: tuple[str, ...] = ()) -> str:
-    """Return the one line that a server prints if it cannot start with this file."""
+def refuses(path: Path, *, around: tuple[str, ...] = (), command: Sequence[str] = COMMAND) -> str:
+    """Return the one line that a server, or a command, prints if it cannot use this file."""
     done = subprocess.run(
-        [*around, *COMMAND, path], capture_output=True, text=True, timeout=60, check=False
+        [*around, *command, path], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
@@ -193,8 +195,11 @@ def test_a_read_only_file_is_refused_in_one_line(tmp_path):
     # Root may write to read-only files, but not on a read-only file system.
     folder = path.parent
     script = f'mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && exec "$@"'
-    said = refuses(path, around=(*own_mounts(), "sh", "-c", script, "-"))
-    assert f"{path}: the file or its folder is read-only" in said
+    around = (*own_mounts(), "sh", "-c", script, "-")
+    for command in (COMMAND, VACUUM):
+        said = refuses(path, around=around, command=command)
+        assert f"{path}: the file or its folder is read-only" in said
+        assert "copy" not in said
 
 
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path):

@@ -34,7 +34,12 @@ def store_options(command: F) -> F:
 
 
 def open_store(
-    backend: str | None, path: str | None, url: str | None, *, reading: bool = False
+    backend: str | None,
+    path: str | None,
+    url: str | None,
+    *,
+    reading: bool = False,
+    must_exist: bool = False,
 ) -> LightningStore:
     """Open the store that the options name.
 
@@ -42,10 +47,12 @@ def open_store(
         backend: Store plugin.
         path: Where the plugin keeps its data.
         url: A store server; replaces ``backend`` and ``path``.
-        reading: The store must exist: a missing file is an error and is not created.
+        reading: The store is only read, so it must exist; of one in a read-only folder a copy is
+            read.
+        must_exist: A missing file is an error and is not created.
 
     Raises:
-        ConfigError: The options contradict each other, or there is no store to read.
+        ConfigError: The options contradict each other, or there is no store where one must be.
         MissingDependencyError: A file is named, and no plugin for store files is installed.
         PluginError: The backend cannot be used.
     """
@@ -64,8 +71,9 @@ def open_store(
         if backend is None and spec["type"] == "memory":
             raise missing_package("a store in a file", package_of("store", "sqlite"))
         spec["path"] = path
+    if reading or must_exist:
+        _check_exists(spec)
     if reading:
-        _check_readable(spec)
         spec = readable_store(spec)
     return build_component("store", spec)
 
@@ -92,7 +100,7 @@ def readable_store(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "path": str(folder / file.name)}
 
 
-def _check_readable(spec: dict[str, Any]) -> None:
+def _check_exists(spec: dict[str, Any]) -> None:
     if spec["type"] == "memory":
         raise ConfigError(
             "a store in memory is gone with its process: name a file with --path, or a server "

@@ -136,8 +136,8 @@ def vacuum_command(
     With both options a rollout is dropped if neither keeps it; resources and runs stay. Without
     any, only space is given back.
     """
-    before = None if keep is None else time.time() - _duration(keep)
-    store = open_store(backend, path, url, reading=True)
+    kept = None if keep is None else _duration(keep)
+    store = open_store(backend, path, url, must_exist=True)
     vacuum = getattr(store, "vacuum", None)
     if vacuum is None:
         raise ConfigError(
@@ -146,6 +146,7 @@ def vacuum_command(
 
     async def run() -> int:
         try:
+            before = None if kept is None else time.time() - kept
             return await vacuum(ended_before=before, keep_last=keep_last)
         finally:
             await store.close()

@@ -462,6 +462,17 @@ def test_vacuum_drops_what_is_finished_and_old(tmp_path, monkeypatch, capsys, op
         assert (tmp_path / "runs.db").stat().st_size < size / 2
 
 
+def test_vacuum_goes_by_the_clock_of_the_store(filled, capsys, monkeypatch):
+    async def ahead(self: Any) -> float:
+        return time.time() + 7200
+
+    assert main(["store", "vacuum", "--path", "one.db", "--keep", "1h"]) == 0
+    assert capsys.readouterr().out == "0 rollouts were dropped\n"
+    monkeypatch.setattr(sqlite.SqliteLightningStore, "now", ahead)
+    assert main(["store", "vacuum", "--path", "one.db", "--keep", "1h"]) == 0
+    assert capsys.readouterr().out == "1 rollouts were dropped\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,7 +145,7 @@ def vacuum_command(
 
     async def run() -> int:
         try:
-            before = None if kept is None else time.time() - kept
+            before = None if kept is None else await store.now() - kept
             return await vacuum(ended_before=before, keep_last=keep_last)
         finally:
             await store.close()

@@ -210,10 +210,10 @@ async def test_a_cancellation_frees_the_worker_that_claimed_meanwhile(
     rollouts = store._mongo.connection.rollouts
     replace, raced = rollouts._replace, []
 
-    async def race(record, state, change, release):
+    async def race(*arguments):
         if not raced:  # between the decision and its write
             raced.append(await store.dequeue_rollout(worker_id="b"))
-        return await replace(record, state, change, release)
+        return await replace(*arguments)
 
     monkeypatch.setattr(rollouts, "_replace", race)
     await store.update_rollout(rollout_id, status="cancelled")

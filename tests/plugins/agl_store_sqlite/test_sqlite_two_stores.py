@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agl_core.errors import InvalidArgumentError, RolloutNotFoundError, StoreDataError
+from agl_core.store import current_request_key
 from agl_store_sqlite import SqliteLightningStore, remote
 from agl_testing.samples import span_of
 
@@ -224,6 +225,24 @@ async def test_a_waiting_claim_gets_what_another_process_enqueues(tmp_path):
     # The fallback, a look every second, would take half a second on average.
     assert min(delays) < 0.3, delays
     await store.close()
+
+
+async def test_a_repeated_status_does_not_run_a_rollout_again(stores):
+    here, there = stores
+    started = await here.start_rollout("x")
+
+    async def requeue(store):
+        token = current_request_key.set("k1")
+        rollout = await store.update_rollout(started.rollout_id, status="requeuing")
+        current_request_key.reset(token)
+        return rollout.status
+
+    assert await requeue(here) == "requeuing"
+    assert await here.dequeue_rollout("w") is not None
+    assert await requeue(there) == "preparing"  # the reply was lost
+    assert await there.dequeue_rollout("w2") is None
+    await there.update_rollout(started.rollout_id, status="requeuing")  # another call
+    assert await there.dequeue_rollout("w2") is not None
 
 
 async def test_a_lost_datagram_delays_a_waiting_claim_by_a_second(stores, monkeypatch):

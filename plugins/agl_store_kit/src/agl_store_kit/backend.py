@@ -205,8 +205,8 @@ class StorageBackend(ABC):
     If it is False they belong to the caller.
 
     **Idempotency.** The engine derives ids from a call's idempotency key, so
-    :meth:`insert_rollouts` and :meth:`change` get no keys. :meth:`claim` and
-    :meth:`put_resources` get the key: called again under the same key they change nothing and
+    :meth:`insert_rollouts` gets no key. :meth:`claim`, :meth:`put_resources` and, for a status,
+    :meth:`change` get the key: called again under the same key they change nothing. The first two
     return what the first call returned. A backend whose data does not outlive its process may
     ignore keys: the store server remembers replies while it runs.
 
@@ -306,6 +306,7 @@ class StorageBackend(ABC):
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
     ) -> RolloutRecord:
         """Read a rollout, call ``decide``, persist its change. The one way to change a rollout.
 
@@ -323,6 +324,7 @@ class StorageBackend(ABC):
             payload: Whether ``decide`` and the caller read the rollout's ``input`` and
                 ``metadata``. If False a backend may leave them None, and ``decide`` changes
                 neither.
+            key: Idempotency key; a change that was made under it is not made again.
 
         Returns:
             The rollout and the attempt after the change.

@@ -478,7 +478,8 @@ class EngineStore(BatchingStore):
                 state.rollout, changes, attempt=state.attempt, worker=state.worker, now=now
             )
 
-        rollout, _ = await self._backend.change(rollout_id, decide)
+        key = _key_of_status(rollout_id, changes.get("status"))
+        rollout, _ = await self._backend.change(rollout_id, decide, key=key)
         return copy_rollout(rollout) if self._copies else rollout
 
     async def update_attempt(
@@ -497,6 +498,7 @@ class EngineStore(BatchingStore):
             metadata=metadata,
         )
         now = await self._scanned_at()
+        is_latest = attempt_id == "latest"
         before: Attempt | None = None
 
         def decide(state: RolloutState) -> Change:
@@ -516,6 +518,8 @@ class EngineStore(BatchingStore):
             worker_id=changes.get("worker_id"),
             # Only listeners to the end of rollouts read it.
             payload=has_listeners("rollout_ended"),
+            # An attempt that is named ends once, however often it is said.
+            key=_key_of_status(rollout_id, changes.get("status")) if is_latest else None,
         )
         assert attempt is not None
         if before is not None and before.worker_id != attempt.worker_id:
@@ -764,6 +768,12 @@ def _id_of_claim(key: str | None, place: int, earlier: int) -> str:
     if key is None:
         return new_attempt_id()
     return id_from_key("at-", f"{key}#{earlier}" if earlier else key, place, length=8)
+
+
+def _key_of_status(rollout_id: str, status: str | None) -> str | None:
+    """Return the key of a change of status, unlike those of other calls under the caller's key."""
+    key = current_request_key.get()
+    return None if key is None or status is None else f"{key}/{rollout_id}/{status}"
 
 
 def _refused(span: EncodedSpan) -> AglError:

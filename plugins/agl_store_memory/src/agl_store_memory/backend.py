@@ -191,7 +191,9 @@ class MemoryBackend(StorageBackend):
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
     ) -> RolloutRecord:
+        del key  # the store server remembers replies for as long as the data live
         with self._lock:
             entry = self._entry(rollout_id)
             if attempt_id == "latest":

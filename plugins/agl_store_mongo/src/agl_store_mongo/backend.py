@@ -122,10 +122,16 @@ class MongoBackend(StorageBackend):
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
     ) -> RolloutRecord:
         return await self._call(
             lambda connection: connection.rollouts.change(
-                rollout_id, decide, attempt_id=attempt_id, worker_id=worker_id, payload=payload
+                rollout_id,
+                decide,
+                attempt_id=attempt_id,
+                worker_id=worker_id,
+                payload=payload,
+                key=key,
             )
         )
 

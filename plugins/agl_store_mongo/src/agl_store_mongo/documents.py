@@ -73,6 +73,8 @@ class Record:
     """The worker that was taken off its attempt last; see :mod:`agl_store_mongo.workers`."""
     recent: list[str]
     """Tokens of the last changes, by which a change whose reply was lost is recognised."""
+    keys: list[str]
+    """Idempotency keys of the last changes of the status."""
     reward: float | None
     """The primary reward of the latest attempt that arrived last."""
 
@@ -110,6 +112,7 @@ def rollout_document(rollout: Rollout, attempt: Attempt | None, ordinal: int) ->
         "request": None,
         "release": None,
         "recent": [],
+        "keys": [],
         "attempts": {} if attempt is None else {attempt.attempt_id: attempt_fields(attempt)},
         **status_fields(rollout),
         **{name: getattr(rollout, name) for name in _PLAIN_FIELDS},
@@ -162,6 +165,7 @@ def record_from(document: Document) -> Record:
         document["version"],
         document["release"],
         document["recent"],
+        document.get("keys", []),  # documents of before have none
         document.get("reward"),
     )
 

@@ -105,6 +105,7 @@ class Rollouts:
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
         record: Record | None = None,
         only_revived: bool = False,
     ) -> RolloutRecord:
@@ -116,6 +117,7 @@ class Rollouts:
             attempt_id: The attempt that it is about.
             worker_id: The worker that it is about; None means the attempt's.
             payload: Whether the input may change, or is returned.
+            key: The call's idempotency key.
             record: The rollout as the caller has read it already.
             only_revived: Whether the worker can change only with an ``unresponsive`` attempt; saves
                 reading it otherwise.
@@ -127,6 +129,8 @@ class Rollouts:
             if record is None:
                 raise rollout_not_found(rollout_id)
             state = record.state(attempt_id)
+            if key is not None and key in record.keys:
+                return state.rollout, state.attempt
             change = decide(state)
             if change is None:
                 await self._repeat_start(state, decide, worker_id)
@@ -139,7 +143,7 @@ class Rollouts:
             unconcerned = state.attempt is None or state.attempt.status != "unresponsive"
             follower = None if only_revived and unconcerned else concerned
             release = self._workers.release_of(follower, state, attempt, decide)
-            if await self._replace(record, state, change, release):
+            if await self._replace(record, state, change, release, key):
                 break
             tries += 1
             await pause_after(tries)
@@ -172,6 +176,7 @@ class Rollouts:
         state: RolloutState,
         change: Change,
         release: dict[str, Any] | None,
+        key: str | None,
     ) -> bool:
         """Write a change; return whether the rollout was still the one that was read."""
         fields: dict[str, Any] = {}
@@ -186,6 +191,8 @@ class Rollouts:
             fields["queue_position"] = await self._db.draw("order") if appended else None
         if release or (record.release and _is_back(state.attempt, change.attempt)):
             fields["release"] = release
+        if key is not None:
+            fields["keys"] = [*record.keys[1 - RECENT :], key]
         token = generate_id(8)
         fields["recent"] = [*record.recent[1 - RECENT :], token]
         which = self._db.by(rollout_id=record.rollout.rollout_id)

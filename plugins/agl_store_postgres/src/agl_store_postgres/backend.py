@@ -173,9 +173,14 @@ class PostgresBackend(StorageBackend):
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
     ) -> RolloutRecord:
         async def change(tx: Transaction) -> RolloutRecord:
+            is_repeated = await tx.remembered(key)
             stored = await tx.state(rollout_id, attempt_id, worker_id, payload=payload)
+            if is_repeated:
+                return tx.apply(stored, _NOTHING)
+            tx.remember(key, True)
             return tx.apply(stored, decide(stored.state) or _NOTHING)
 
         return await self._transact(change)

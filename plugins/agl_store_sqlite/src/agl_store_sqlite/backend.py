@@ -163,11 +163,15 @@ class SqliteBackend(StorageBackend):
         attempt_id: str = "latest",
         worker_id: str | None = None,
         payload: bool = True,
+        key: str | None = None,
     ) -> RolloutRecord:
         def change(tx: Transaction) -> RolloutRecord:
             stored = tx.state(rollout_id, attempt_id, worker_id, payload=payload)
+            if tx.remembered(key):
+                return _changed(stored.state, _NOTHING)
             changes = decide(stored.state) or _NOTHING
             tx.apply(stored, changes)
+            tx.remember(key, True)
             return _changed(stored.state, changes)
 
         return await self.database.writer.write(change)

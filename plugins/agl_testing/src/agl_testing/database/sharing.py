@@ -193,6 +193,30 @@ class SharedStoreSuite(Suite):
         assert statistics.get("total_rollouts") == 4
         assert statistics.get("total_attempts") == 5
 
+    @pytest.mark.parametrize("what", ["rollout", "attempt"])
+    async def test_a_repeated_status_does_not_run_a_rollout_again(self, stores: Stores, what: str):
+        retried = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+        started = await stores[0].start_rollout("x", config=retried)
+
+        async def write(store: LightningStore) -> str:
+            token = current_request_key.set("k1")
+            try:
+                if what == "rollout":
+                    await store.update_rollout(started.rollout_id, status="requeuing")
+                else:
+                    await store.update_attempt(started.rollout_id, "latest", status="failed")
+            finally:
+                current_request_key.reset(token)
+            rollout = await store.get_rollout_by_id(started.rollout_id)
+            assert rollout is not None
+            return rollout.status
+
+        assert await write(stores[0]) == "requeuing"
+        assert await stores[0].dequeue_rollout("w") is not None
+        for store in stores:  # the reply was lost, and another process gets the call again
+            assert await write(store) == "preparing"
+            assert await store.dequeue_rollout("w2") is None
+
     async def test_odd_payloads_are_read_as_they_were_written(self, stores: Stores):
         value: dict[str, Any] = {
             "$set": {"a.b": 2**80},

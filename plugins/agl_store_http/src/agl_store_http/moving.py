@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Set as AbstractSet
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from agl_core.types import PaginatedResult
@@ -15,10 +15,10 @@ T = TypeVar("T")
 class NextPage(NamedTuple, Generic[T]):
     """A page that goes on where the one before it ended."""
 
-    page: PaginatedResult[T]
-    """The page as read; its first items may have been read before."""
     items: list[T]
-    """Its items from the first that may be new."""
+    """Its items that were not read before."""
+    total: int
+    """The number of matches, as the page says."""
     end: int
     """Place of the item after the page."""
     is_last: bool
@@ -28,7 +28,7 @@ class NextPage(NamedTuple, Generic[T]):
 async def next_page(
     read: Callable[[int, int], Awaitable[PaginatedResult[T]]],
     name: Callable[[T], Hashable],
-    known: AbstractSet[int],
+    known: set[int],
     size: int,
     end: int,
 ) -> NextPage[T]:
@@ -40,7 +40,7 @@ async def next_page(
     Args:
         read: Reads a page, given limit and offset.
         name: What an item is told from the others by, also after it changed.
-        known: Hashes of the names of all items read so far.
+        known: Hashes of the names of all items read so far; those of the page are added.
         size: How many items to read that are not known.
         end: Place of the item after those read so far.
     """
@@ -49,9 +49,12 @@ async def next_page(
         start = max(0, end - back)
         limit = size + min(1, end - start)
         page = await read(limit, start)
-        items = list(page.items)
-        places = (place for place, item in enumerate(items) if hash(name(item)) in known)
+        hashes = [hash(name(item)) for item in page.items]
+        places = (place for place, one in enumerate(hashes) if one in known)
         first = next(places, 0 if start == 0 else None)
         if first is not None:
-            return NextPage(page, items[first:], start + len(items), len(items) < limit)
+            rest = zip(page.items[first:], hashes[first:], strict=True)
+            new = [item for item, one in rest if one not in known]
+            known.update(hashes[first:])
+            return NextPage(new, page.total, start + len(hashes), len(hashes) < limit)
         back = max(size, 2 * back)

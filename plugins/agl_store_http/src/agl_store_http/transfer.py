@@ -126,12 +126,9 @@ async def _pages(
         return await query(limit=limit, offset=offset)
 
     while not is_last:
-        _, items, end, is_last = await next_page(read, name, known, _PAGE, end)
+        items, _, end, is_last = await next_page(read, name, known, _PAGE, end)
         for item in items:
-            identity = hash(name(item))
-            if identity not in known:
-                known.add(identity)
-                yield item
+            yield item
 
 
 async def import_records(store: LightningStore, records: Iterable[Record]) -> int:

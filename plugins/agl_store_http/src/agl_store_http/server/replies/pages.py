@@ -151,16 +151,12 @@ async def _chunks(
     skip = max(0, offset) if listing.keep is not None else 0
     begin = 0 if listing.keep is not None else max(0, offset)
     items, end, is_last = list(page.items), begin + len(page.items), len(page.items) < _FIRST
-    sent = matching = 0
-    known: set[int] = set()
+    sent, matching, total = 0, 0, page.total
+    known = {hash(listing.name(item)) for item in items}
     separator, chunk, size = b'{"items":[', list[bytes](), 0
     read, bytes_read = 0, 0
     while True:
         for item in items:
-            identity = hash(listing.name(item))
-            if identity in known:
-                continue
-            known.add(identity)
             if listing.keep is not None and not listing.keep(item):
                 continue
             part = listing.encode(item)
@@ -178,7 +174,7 @@ async def _chunks(
         if is_last or (listing.keep is None and 0 <= limit <= sent):
             break
         asked = max(1, min(_MOST, _CHUNK_BYTES * (read + 1) // (bytes_read + 1)))
-        page, items, end, is_last = await next_page(listing.read, listing.name, known, asked, end)
+        items, total, end, is_last = await next_page(listing.read, listing.name, known, asked, end)
     head = b"" if separator == b"," else separator
-    total = matching if listing.keep is not None else max(page.total, begin + matching)
+    total = matching if listing.keep is not None else max(total, begin + matching)
     yield b"".join(chunk) + head + b'],"limit":%d,"offset":%d,"total":%d}' % (limit, offset, total)

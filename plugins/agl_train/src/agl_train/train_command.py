@@ -171,8 +171,11 @@ def _fit(
     store = trainer.store
 
     async def result() -> ResourcesUpdate | None:
+        checkpoint = (await stored_runs(store))[trainer.run]
+        if resume:
+            record.metrics = {**checkpoint.metrics, **record.metrics}
         # The run's own result: the latest resources may be those of another run.
-        best = (await stored_runs(store))[trainer.run].resources_id
+        best = checkpoint.resources_id
         return await (store.get_resources_by_id(best) if best else store.get_latest_resources())
 
     async def look_back() -> tuple[dict[str, int], ResourcesUpdate | None]:
@@ -183,20 +186,13 @@ def _fit(
             counts = {key: counts[key] - own[key] for key in counts}
         return counts, await store.get_latest_resources()
 
-    async def look() -> tuple[dict[str, int], ResourcesUpdate | None]:
-        if resume:
-            checkpoint = (await stored_runs(store))[trainer.run]
-            record.metrics = {**checkpoint.metrics, **record.metrics}
-        return await record.count(store), await result()
-
-    async def look_at_failures(counts: dict[str, int]) -> tuple[Failures, dict[str, int]]:
+    async def look() -> tuple[dict[str, int], Failures, dict[str, int]]:
+        """Return the counts of the run, its failures, and its retried attempts by status."""
+        after = await record.count(store)
+        counts = {key: after[key] - others[key] for key in after}
         failed = await failed_rollouts(store, counts["failed"], runs)
         retried = await retried_attempts(store, counts["rollouts"], runs)
-        return await Failures.read(store, counts, failed), retried
-
-    async def verdict() -> str:
-        after = await record.count(store)
-        return (await look_at_failures({key: after[key] - others[key] for key in after}))[0].verdict
+        return counts, await Failures.read(store, counts, failed), retried
 
     try:
         trainer.run = record.name = choose_run(
@@ -217,14 +213,13 @@ def _fit(
         except Exception:
             # An algorithm that stumbles over rollouts that all failed does not know why they did.
             with suppress(AglError):
-                if said := asyncio.run(verdict()):
-                    click.echo(said, err=True)
+                _, failures, _ = asyncio.run(look())
+                if failures.verdict:
+                    click.echo(failures.verdict, err=True)
             raise
         interrupted = trainer.interrupted
-        after, latest = asyncio.run(look())
-        counts = {key: after[key] - others[key] for key in after}
-        failures, retried = asyncio.run(look_at_failures(counts))
-        done = _Trained(counts, latest, failures, retried, interrupted)
+        counts, failures, retried = asyncio.run(look())
+        done = _Trained(counts, asyncio.run(result()), failures, retried, interrupted)
         if record.error is None and not interrupted and not failures.verdict:
             done.test(trainer, plan, earlier)
         return done

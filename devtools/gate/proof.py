@@ -21,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +41,19 @@ HANGS = 1200
 """Seconds after which the tests of a mutant hang; no file takes half of it."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:@\w+)?(?: - .*)?$", re.MULTILINE)
 """The id of a test that failed, without the group that it shares a process with."""
+
+
+@contextmanager
+def written(sources: Mapping[Path, str]) -> Iterator[None]:
+    """Replace the content of files while the context is open."""
+    before = {path: path.read_bytes() for path in sources}
+    try:
+        for path, source in sources.items():
+            path.write_text(source)
+        yield
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
 
 
 @dataclass(frozen=True)
@@ -81,16 +94,15 @@ class Copy:
 
     def slow_killer(self, files: Iterable[str], mutant: Mutant) -> str | None:
         """Return the first slow test that fails with a mutant and not without it."""
-        files, module = list(files), self.root / mutant.file
+        files = list(files)
         while killer := self.killer(files, suites.SLOW):
-            module.write_text(ast.unparse(mutant.tree))
-            part = self.tree.test_files.get(killer.partition("::")[0])
-            alone = part if part is not None and part.heavy else None
-            fails = part is not None and FAILED.search(
-                self._pytest(alone, [killer], suites.SLOW) or ""
-            )
-            module.write_text(mutant.source)
-            if not fails:
+            file = killer.partition("::")[0]
+            if file not in self.tree.test_files:  # it hangs
+                return killer
+            (part,) = self._by_environment([file])
+            with written({self.root / mutant.file: ast.unparse(mutant.tree)}):
+                output = self._pytest(part, [killer], suites.SLOW)
+            if not FAILED.search(output or ""):
                 return killer
             self.broken.add(killer)
         return None
@@ -101,14 +113,9 @@ class Copy:
         A mutant is written without comments and formatting, as each of their files is here: a test
         that lints the copy would kill all of them.
         """
-        correct = {self.root / mutant.file: mutant.tree for mutant in mutants}
-        sources = {path: path.read_bytes() for path in correct}
-        for path, tree in correct.items():
-            path.write_text(ast.unparse(tree))
-        for part, tests in self._by_environment(files).items():
-            self.broken.update(FAILED.findall(self._pytest(part, tests, suites.UNMARKED) or ""))
-        for path, source in sources.items():
-            path.write_bytes(source)
+        with written({self.root / mutant.file: ast.unparse(mutant.tree) for mutant in mutants}):
+            for part, tests in self._by_environment(files).items():
+                self.broken.update(FAILED.findall(self._pytest(part, tests, suites.UNMARKED) or ""))
 
     def _by_environment(self, files: Iterable[str]) -> Mapping[Part | None, Sequence[str]]:
         """Return test files by the heavy part whose environment they need; None: the common one."""
@@ -237,17 +244,12 @@ def _killers(
     executing = _tests_of([mutant], executed) & known
     slow = {test for test in copy.tests.users_of(mutant.file) & known if copy.tree.is_slow(test)}
     own = {test for test in slow if copy.tree.test_files[test] == part}
-    file = copy.root / mutant.file
-    correct = file.read_bytes()
-    file.write_text(mutant.source)
-    try:
+    with written({copy.root / mutant.file: mutant.source}):
         killer = copy.killer(executing & chosen, suites.UNMARKED)
         if killer := killer or copy.slow_killer(own, mutant):
             return killer, None
         others = copy.killer(executing - chosen, suites.UNMARKED)
         return None, others or copy.slow_killer(slow - own, mutant)
-    finally:
-        file.write_bytes(correct)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def _token_ids(response: Json, choice: Json, position: int) -> list[int] | None:
 
 
 def _end(choice: Json) -> Json:
-    """Return what a choice says of its end beside the finish reason.
+    """Return the attributes of a choice's end that its finish reason does not have.
 
     ``stop_reason`` is vLLM's key, ``native_finish_reason`` that of OpenRouter.
     """
@@ -197,7 +197,7 @@ def _message(message: Json) -> Json:
 def _with_kinds(parts: list[Json], message: Json) -> list[Json]:
     """Return the parts of an answer, in which a call has its ``kind`` unless it is a function's.
 
-    What a request says of earlier calls has no kinds: older records are compared with it.
+    The calls in a request have no kinds: requests are compared with those of older records.
     """
     kinds = iter([_kind_of(call, message) for call in calls_in(message)])
     return [

@@ -110,7 +110,7 @@ def recorded_finish(message: Json) -> str | None:
 
 
 def recorded_end(message: Json) -> Json:
-    """Return the finish reason in chat, and what it does not say of the end.
+    """Return the end of a message in chat: the finish reason, and what that does not have.
 
     ``stop_reason`` is the stop sequence, as in vLLM; ``native_finish_reason``, as in OpenRouter, is
     the message's own reason where the finish reason does not lead back to it.

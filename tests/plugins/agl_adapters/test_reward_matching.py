@@ -103,32 +103,26 @@ def test_matches_what_the_slow_version_matches(
     assert report.count("reward", Reason.NO_TIME) == untimed
 
 
+THREE_REWARDS_OF_TWO_CALLS = [
+    span("r", None, 0, 9),
+    span("a", "r", 1, 2),
+    span("b", "r", 3, 4),
+    span("x", "r", 5, 5, 0.5),
+    span("y", "r", 6, 6, 0.25),
+    span("z", "r", 7, 7, 0.125),
+]
+
+
 def test_a_second_reward_falls_through_to_the_earlier_call() -> None:
-    spans = [
-        span("r", None, 0, 9),
-        span("a", "r", 1, 2),
-        span("b", "r", 3, 4),
-        span("x", "r", 5, 5, 0.5),
-        span("y", "r", 6, 6, 0.25),
-        span("z", "r", 7, 7, 0.125),
-    ]
     for policy in RewardMatchPolicy:
-        rewards, report = match(spans, ["a", "b"], policy)
+        rewards, report = match(THREE_REWARDS_OF_TWO_CALLS, ["a", "b"], policy)
         assert rewards == {"b": 0.5, "a": 0.25}
         assert report.left_out == {("reward", Reason.NO_CALL): 1}
 
 
 def test_a_second_reward_may_replace_the_first() -> None:
-    spans = [
-        span("r", None, 0, 9),
-        span("a", "r", 1, 2),
-        span("b", "r", 3, 4),
-        span("x", "r", 5, 5, 0.5),
-        span("y", "r", 6, 6, 0.25),
-        span("z", "r", 7, 7, 0.125),
-    ]
     for policy in RewardMatchPolicy:
-        rewards, report = match(spans, ["a", "b"], policy, replace=True)
+        rewards, report = match(THREE_REWARDS_OF_TWO_CALLS, ["a", "b"], policy, replace=True)
         assert rewards == {"b": 0.125}
         assert report.left_out == {("reward", Reason.REPLACED): 2}
 

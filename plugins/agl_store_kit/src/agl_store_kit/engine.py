@@ -143,6 +143,7 @@ class EngineStore(BatchingStore):
         """Let the watchdog scan if that is due, and return the time: the first step of a change."""
         if self._watchdog.is_due():
             await self._watchdog.scan()
+        # Repeats now() instead of awaiting it: every change of a store passes here.
         clock = self._backend.clock
         return time.time() if clock is None else await clock.now()
 

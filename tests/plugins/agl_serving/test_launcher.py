@@ -127,6 +127,38 @@ async def test_a_connection_made_while_the_server_stops_is_closed(turns: int):
         assert await asyncio.to_thread(client.recv, 1) == b""
 
 
+async def test_a_stop_waits_for_no_tick():
+    """uvicorn sleeps for 0.1 s after it has closed its connections, open or not."""
+    stops = 30
+    start = time.monotonic()
+    for _ in range(stops):
+        server = launcher()
+        await server.start()
+        with socket.create_connection(("127.0.0.1", server.port)):
+            await server.stop()
+    assert time.monotonic() - start < stops * 0.1
+
+
+async def test_a_request_in_progress_at_the_stop_is_answered():
+    begun = asyncio.Event()
+
+    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+            return
+        begun.set()
+        await asyncio.sleep(0.2)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late"})
+
+    server = launcher("asyncio", answer_late)
+    await server.start()
+    answer = asyncio.create_task(fetch(server.endpoint))
+    await begun.wait()
+    await server.stop()
+    assert await answer == "late"
+
+
 async def test_a_stream_that_outlasts_the_stop_is_cut(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uvicorn_server, "_GRACEFUL_SECONDS", 1)
     server = launcher("asyncio", endless_app)

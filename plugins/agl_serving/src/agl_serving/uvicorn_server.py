@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ASGIApp", "SocketServer", "probe_health", "run_in_new_loop"]
 
+logger = logging.getLogger(__name__)
+
 Message = MutableMapping[str, Any]
 ASGIApp = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
@@ -39,15 +42,37 @@ _DATE_HEADER_SECONDS: Final = 1.0
 """The header's resolution."""
 
 
+class Connections(set[Any]):
+    """The open connections of a server, whose end can be awaited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._one_closed = asyncio.Event()
+
+    def discard(self, connection: Any) -> None:
+        super().discard(connection)
+        self._one_closed.set()
+
+    def remove(self, connection: Any) -> None:
+        super().remove(connection)
+        self._one_closed.set()
+
+    async def all_closed(self) -> None:
+        while self:
+            self._one_closed.clear()
+            await self._one_closed.wait()
+
+
 class SocketServer(uvicorn.Server):
     """Serves an app on a bound socket until :meth:`stop`.
 
     Differs from uvicorn's own server in five ways. It does not change the process's signal
-    handlers (a library must not take Ctrl+C from the application). It stops at once instead of at
-    the next tick. It notifies the app (``begin_shutdown()``, if it has that method) before it waits
-    for open requests, so that long polls can end early. It limits the time for the head of a
-    request. It leaves no connection open: neither one that was accepted while it stopped, nor one
-    whose request outlasted the graceful time. Belongs to the loop that it is created in.
+    handlers (a library must not take Ctrl+C from the application). It stops at once, where uvicorn
+    looks every 0.1 s whether it should, and whether its connections are closed. It notifies the app
+    (``begin_shutdown()``, if it has that method) before it waits for open requests, so that long
+    polls can end early. It limits the time for the head of a request. It leaves no connection open:
+    neither one that was accepted while it stopped, nor one whose request outlasted the graceful
+    time. Belongs to the loop that it is created in.
     """
 
     def __init__(
@@ -73,6 +98,7 @@ class SocketServer(uvicorn.Server):
                 ssl_keyfile=args.ssl_keyfile,
             )
         )
+        self.server_state.connections = self._connections = Connections()
         self._app: Any = app
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[Any] | None = None
@@ -129,11 +155,28 @@ class SocketServer(uvicorn.Server):
         if begin_shutdown is not None:
             begin_shutdown()
         await self._accept_no_more()
-        await super().shutdown(sockets)
-        for connection in self.server_state.connections:
+        for closable in (*self.servers, *(sockets or ())):
+            closable.close()
+        for connection in list(self._connections):
+            connection.shutdown()  # as soon as its response is complete
+        try:
+            async with asyncio.timeout(_GRACEFUL_SECONDS):
+                await self._connections.all_closed()
+                if self.server_state.tasks:  # of clients that are gone
+                    await asyncio.wait(self.server_state.tasks)
+        except TimeoutError:
+            self._cancel_requests()
+        await self.lifespan.shutdown()
+        for connection in self._connections:
             if connection.transport is not None:
                 connection.transport.abort()
         await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+
+    def _cancel_requests(self) -> None:
+        tasks = self.server_state.tasks
+        logger.warning("cancelled %d requests, %d s after the stop", len(tasks), _GRACEFUL_SECONDS)
+        for task in tasks:
+            task.cancel("the server stops")
 
     async def _accept_no_more(self) -> None:
         """Stop accepting, and let the loop finish what it has accepted.

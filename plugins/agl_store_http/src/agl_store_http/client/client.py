@@ -163,6 +163,22 @@ class LightningStoreClient(BatchingStore):
     def attempt_token(self, rollout_id: str, attempt_id: str) -> str | None:
         return self._attempt_tokens.get((rollout_id, attempt_id))
 
+    async def renew_token(self) -> float | None:
+        """Replace :attr:`auth_token` if that is due, as every request does.
+
+        For a process that makes no requests of its own and hands its token on.
+
+        Returns:
+            Seconds until it is due again; None if the token is not renewed: it does not end, or the
+            server renews none of its scope.
+
+        Raises:
+            StoreUnavailableError: The server cannot be reached.
+        """
+        if self._transport.renewal_due_in() == 0.0:
+            await self.call("GET", "/health")
+        return self._transport.renewal_due_in()
+
     async def statistics(self) -> LightningStoreStatistics:
         return from_json((await self.call("GET", "/statistics")).body)
 

@@ -336,6 +336,10 @@ class Transport:
             failed.retry_after = _seconds_of(response.headers.get("Retry-After"))
             raise failed
 
+    def renewal_due_in(self) -> float | None:
+        """Return the seconds until a request replaces the token; None if none will."""
+        return None if self._renew_at == math.inf else max(0.0, self._renew_at - time.monotonic())
+
     async def _renew_token(self) -> None:
         """Replace a token long before it ends, so that a runner may run for weeks."""
         self._renew_at = time.monotonic() + _RENEWAL_PAUSE  # one call asks, and others go on

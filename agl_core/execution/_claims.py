@@ -24,13 +24,13 @@ class _Claim(NamedTuple):
 
 
 class ClaimTracker(Interceptor):
-    """Remembers each attempt that is claimed from a store until its final status is written.
+    """Remembers each attempt that is claimed from a store until it ends or is returned.
 
     Thread-safe. For the store of one run; it belongs next to the store
     (``InterceptedStore(store, innermost=[claims])``), where it sees the claims that were made.
     """
 
-    watches = ("dequeue_rollout", "dequeue_many_rollouts", "update_attempt")
+    watches = ("dequeue_rollout", "dequeue_many_rollouts", "return_claim", "update_attempt")
     travels: ClassVar[bool] = False  # another process makes its own claims
 
     def __init__(self) -> None:
@@ -47,6 +47,8 @@ class ClaimTracker(Interceptor):
         result = await next(call)
         if call.name == "update_attempt":
             self.note_attempt(result)
+        elif call.name == "return_claim":
+            self.forget(call.argument("attempt_id"))
         elif call.name == "dequeue_many_rollouts":
             self.note_claims(result, call.argument("worker_id"))
         elif result is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agl_core.execution import ClaimTracker
-from agl_core.store import StoreCall
+from agl_core.store import InterceptedStore, StoreCall
 from agl_store_memory import InMemoryLightningStore
 
 
@@ -37,3 +37,14 @@ async def test_many_attempts_are_written_at_once_and_one_error_stops_no_other(
     assert claims.has_claims("w"), "the one that could not be written"
     left = await store.query_rollouts(status_in=["preparing"])
     assert [rollout.rollout_id for rollout in left] == [broken]
+
+
+async def test_a_returned_claim_is_not_waited_for() -> None:
+    claims = ClaimTracker()
+    store = InterceptedStore(InMemoryLightningStore(), innermost=[claims])
+    await store.enqueue_rollout(1)
+    claimed = await store.dequeue_rollout("w")
+    assert claimed is not None
+    assert claims.has_claims("w")
+    await store.return_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+    assert not claims.has_claims()

@@ -120,6 +120,7 @@ def usage_attributes(response: Json) -> Json:
         "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
         "gen_ai.usage.output_tokens": usage.get("completion_tokens"),
         "gen_ai.usage.cache_read.input_tokens": prompt.get("cached_tokens"),
+        "gen_ai.usage.cache_creation.input_tokens": prompt.get("cache_write_tokens"),
         "gen_ai.usage.reasoning.output_tokens": completion.get("reasoning_tokens"),
     }
     return {key: value for key, value in attributes.items() if value is not None}

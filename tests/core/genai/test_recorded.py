@@ -71,14 +71,22 @@ def test_a_record_keeps_an_end_that_chat_does_not_have(
 @pytest.mark.parametrize(
     ("protocol", "usage"),
     [
-        ("messages", {"input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 0}),
+        (
+            "messages",
+            {
+                "input_tokens": 2,
+                "output_tokens": 2,
+                "cache_read_input_tokens": 0,
+                "cache_creation_input_tokens": 3,
+            },
+        ),
         (
             "responses",
             {
                 "input_tokens": 5,
                 "output_tokens": 2,
                 "total_tokens": 7,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 3},
             },
         ),
     ],
@@ -89,6 +97,7 @@ def test_a_record_counts_what_a_translation_counts(protocol: Protocol, usage: An
     translated = translate_response(protocol, "chat", {**whole, "usage": usage})["usage"]
     assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (5, 2)
     assert found["gen_ai.usage.cache_read.input_tokens"] == 0
+    assert found["gen_ai.usage.cache_creation.input_tokens"] == 3
     assert (translated["prompt_tokens"], translated["completion_tokens"]) == (5, 2)
 
 

@@ -55,6 +55,8 @@ def recorded(parts: list[dict[str, Any]]) -> dict[str, Any]:
         "gen_ai.response.finish_reasons": [reason],
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": 5,
         "prompt_token_ids": [1, 2, 3],
         "response_token_ids": [4, 5],
         "logprobs.content": '[{"token":"a","logprob":-0.5},{"token":"b","logprob":-1.25}]',

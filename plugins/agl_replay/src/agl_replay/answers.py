@@ -168,10 +168,14 @@ def _usage(attributes: Mapping[str, Any]) -> Json | None:
         "completion_tokens": output or 0,
         "total_tokens": (prompt or 0) + (output or 0),
     }
-    cached = attributes.get(name + "cache_read.input_tokens")
+    details = {
+        "cached_tokens": attributes.get(name + "cache_read.input_tokens"),
+        "cache_write_tokens": attributes.get(name + "cache_creation.input_tokens"),
+    }
+    known = {key: count for key, count in details.items() if count is not None}
+    if known:
+        usage["prompt_tokens_details"] = known
     thought = attributes.get(name + "reasoning.output_tokens")
-    if cached is not None:
-        usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if thought is not None:
         usage["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage

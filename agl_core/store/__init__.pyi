@@ -32,6 +32,10 @@ from ._interceptor import (
     InterceptorLike as InterceptorLike,
     as_interceptor as as_interceptor,
 )
+from ._listing import (
+    each_item as each_item,
+    next_page as next_page,
+)
 from ._request_key import (
     current_request_key as current_request_key,
     id_from_key as id_from_key,

@@ -39,6 +39,7 @@ OTHERS: Mapping[str, str] = {
         "SpanParts can_translate fold_after_results lost_in_request"
         " lost_in_response stream_translator translate_request usage_attributes"
     ),
+    "what a server of a store needs": "next_page",
     "what a replayer needs": "answering_operations comparable",
     "what the command and its checks need": (
         "DISABLE_VARIABLE EVERYTHING TRACE_VARIABLE api_remark failure_cause installed_version"

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from agl_algorithm_kit import cancel_rollouts, each_rollout
+from agl_algorithm_kit import cancel_rollouts
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, StoreUnavailableError
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, each_item
 from agl_core.types import QUEUING_STATUSES, RUNNING_STATUSES
 
 __all__ = [
@@ -208,7 +208,7 @@ async def cancel_leftovers(store: LightningStore, run: str) -> int:
 async def _open_rollouts(store: LightningStore, run: str) -> list[str]:
     return [
         rollout.rollout_id
-        async for rollout in each_rollout(store, status_in=_OPEN)
+        async for rollout in each_item(store.query_rollouts, "rollout_id", status_in=_OPEN)
         if (rollout.metadata or {}).get("run") == run
     ]
 

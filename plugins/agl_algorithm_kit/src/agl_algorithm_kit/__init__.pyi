@@ -19,7 +19,6 @@ from .evaluation import (
 from .records import (
     checkpoints_under as checkpoints_under,
     count_rollouts as count_rollouts,
-    each_rollout as each_rollout,
     stored_runs as stored_runs,
 )
 from .scores import (

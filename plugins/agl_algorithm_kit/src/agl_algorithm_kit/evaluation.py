@@ -22,6 +22,7 @@ from agl_core.algorithm import (
     with_llm_proxy,
 )
 from agl_core.errors import ConfigError, InvalidArgumentError
+from agl_core.store import each_item
 from agl_core.types import (
     LLM,
     AttemptedRollout,
@@ -238,23 +239,22 @@ class _Pass(FastAlgorithm, Generic[Found]):
         initial = self.get_initial_resources()
         newest: str | None = None
         seen = not initial
-        offset, total = 0, 1
-        while offset < total and not (newest and seen):
-            page = await store.query_resources(
-                sort_by="update_time", sort_order="desc", limit=_PAGE, offset=offset
-            )
-            offset, total = offset + _PAGE, page.total
-            for snapshot in page:
-                held = snapshot.resources
-                marks = [one.state for one in held.values() if isinstance(one, Checkpoint)]
-                # With a proxy, a snapshot has its model, too.
-                same = all(held.get(name) == one for name, one in (initial or {}).items())
-                if any(_is_tried_by_evaluation(state) for state in marks):
-                    if initial and same and newest is None:
-                        return initial
-                elif not marks:  # a run's own record and a search's candidates have marks
-                    newest = newest or snapshot.resources_id
-                seen = seen or same
+        newest_first = {"sort_by": "update_time", "sort_order": "desc"}
+        async for snapshot in each_item(
+            store.query_resources, "resources_id", page_size=_PAGE, **newest_first
+        ):
+            held = snapshot.resources
+            marks = [one.state for one in held.values() if isinstance(one, Checkpoint)]
+            # With a proxy, a snapshot has its model, too.
+            same = all(held.get(name) == one for name, one in (initial or {}).items())
+            if any(_is_tried_by_evaluation(state) for state in marks):
+                if initial and same and newest is None:
+                    return initial
+            elif not marks:  # a run's own record and a search's candidates have marks
+                newest = newest or snapshot.resources_id
+            seen = seen or same
+            if newest and seen:
+                break
         if newest is None or (initial and not seen):
             if newest is not None:
                 logger.info("The resources differ from those in the store, so they are evaluated")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 from agl_core.errors import InvalidArgumentError
-from agl_core.types import Checkpoint, Rollout, RolloutMode, RolloutStatus
+from agl_core.store import each_item
+from agl_core.types import Checkpoint, Rollout, RolloutStatus
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
@@ -66,25 +67,6 @@ async def stored_runs(store: LightningStore) -> dict[str, Checkpoint]:
     return await checkpoints_under(store, PREFIX)
 
 
-async def each_rollout(
-    store: LightningStore,
-    mode_in: Sequence[RolloutMode] | None = None,
-    status_in: Sequence[RolloutStatus] | None = None,
-) -> AsyncIterator[Rollout]:
-    """Yield the rollouts of a store, or those of some modes and statuses; reads them in pages.
-
-    Pages move when a rollout leaves a status meanwhile, so ask again for those that are left.
-    """
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(
-            mode_in=mode_in, status_in=status_in, limit=PAGE, offset=offset
-        )
-        for rollout in page:
-            yield rollout
-        offset, total = offset + PAGE, page.total
-
-
 async def count_rollouts(store: LightningStore, run: str) -> Counter[RolloutStatus]:
     """Count the rollouts of a run by status; reads every rollout in the store."""
     return Counter([rollout.status async for _, rollout in rollouts_of(store, run)])
@@ -94,7 +76,7 @@ async def rollouts_of(
     store: LightningStore, run: str
 ) -> AsyncIterator[tuple[tuple[str, int], Rollout]]:
     """Yield the rollouts of a run, each with the name of its batch and its index there."""
-    async for rollout in each_rollout(store):
+    async for rollout in each_item(store.query_rollouts, "rollout_id"):
         labels = rollout.metadata or {}
         if labels.get("run") == run and "batch" in labels:
             yield (labels["batch"], labels["index"]), rollout

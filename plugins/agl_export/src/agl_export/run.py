@@ -16,6 +16,7 @@ import anyio
 
 from agl_core.algorithm import show_progress
 from agl_core.errors import ConfigError, SpansEvictedError
+from agl_core.store import each_item
 from agl_core.types import AttemptedRollout, ReplayConfig, Rollout, RolloutMode, RolloutStatus
 from agl_export.files import check_format, writing_rows
 from agl_export.report import ExportReport, Skip
@@ -187,7 +188,7 @@ async def read_samples(
         report: Counts all rollouts, and those without a sample.
     """
     tasks: dict[str, dict[str, ReplayConfig | None]] = {}
-    async for rollout in _rollouts(store):
+    async for rollout in each_item(store.query_rollouts, "rollout_id", page_size=_PAGE):
         report.rollouts += 1
         reason = selection.why_not(rollout)
         if reason is None:
@@ -211,15 +212,6 @@ async def read_samples(
             yield task, [samples[key] for key in rollouts if key in samples]
             done += len(rollouts)
             progress.update(done)
-
-
-async def _rollouts(store: LightningStore) -> AsyncIterator[Rollout]:
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(limit=_PAGE, offset=offset)
-        for rollout in page.items:
-            yield rollout
-        offset, total = offset + _PAGE, page.total
 
 
 async def _read_sample(

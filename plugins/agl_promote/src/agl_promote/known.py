@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agl_algorithm_kit import checkpoints_under, each_rollout
+from agl_algorithm_kit import checkpoints_under
 from agl_core.emitter import find_final_reward
+from agl_core.store import each_item
 from agl_core.types import task_digest
 from agl_promote.promotion import CHECKPOINT, PREFIX
 from agl_train import Spending
@@ -68,7 +69,7 @@ async def used_tasks(store: LightningStore, *resources_ids: str) -> set[str]:
     """
     runs = {one.partition("/")[0] for one in resources_ids if "/" in one}
     found: set[str] = set()
-    async for rollout in each_rollout(store, ["train", "val"]):
+    async for rollout in each_item(store.query_rollouts, "rollout_id", mode_in=["train", "val"]):
         labels = rollout.metadata or {}
         if labels.get("run") in runs or rollout.resources_id in resources_ids:
             found.add(task_digest(rollout.input))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeVar, get_args
 
@@ -25,12 +24,11 @@ from agl_core.errors import (
     MissingDependencyError,
     SpansEvictedError,
 )
-from agl_core.store import EncodedSpan, LightningStore, encode_span
+from agl_core.store import EncodedSpan, LightningStore, each_item, encode_span
 from agl_core.types import (
     FINISHED_STATUSES,
     Attempt,
     AttemptedRollout,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -38,7 +36,6 @@ from agl_core.types import (
     becomes_latest,
 )
 from agl_store_http.client.client import LightningStoreClient
-from agl_store_http.moving import next_page
 from agl_store_http.secrets import MASK, has_mask, masked
 from agl_store_kit import Record, RecordKind, Restorable, settle_rewards
 
@@ -82,7 +79,7 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
         ConfigError: The keys are to be kept, and the server of the store does not show them.
     """
     is_remote = isinstance(store, LightningStoreClient)
-    async for snapshot in _pages(store.query_resources, attrgetter("resources_id")):
+    async for snapshot in each_item(store.query_resources, "resources_id", page_size=_PAGE):
         json = _json(snapshot)
         if keys and is_remote and has_mask(from_json(json)):
             raise ConfigError(
@@ -90,10 +87,10 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
                 "of scope algorithm or admin, or copy the store's file"
             )
         yield Record("resources", json if keys else to_json(masked(from_json(json))))
-    async for worker in _pages(store.query_workers, attrgetter("worker_id")):
+    async for worker in each_item(store.query_workers, "worker_id", page_size=_PAGE):
         yield Record("worker", _json(worker))
     evicted = 0
-    async for rollout in _pages(store.query_rollouts, attrgetter("rollout_id")):
+    async for rollout in each_item(store.query_rollouts, "rollout_id", page_size=_PAGE):
         yield Record("rollout", _json(rollout, without="attempt"))
         attempt_ids: set[str] = set()
         for attempt in await store.query_attempts(rollout.rollout_id):
@@ -113,22 +110,6 @@ async def export_records(store: LightningStore, *, keys: bool = False) -> AsyncI
 
 def _json(model: BaseModel, without: str = "") -> bytes:
     return to_json(model.model_dump(exclude={without}), inf_nan_mode="constants")
-
-
-async def _pages(
-    query: Callable[..., Awaitable[PaginatedResult[T]]], name: Callable[[T], str]
-) -> AsyncIterator[T]:
-    """Yield what a query finds, each item once, although some may be dropped meanwhile."""
-    known: set[int] = set()
-    end, is_last = 0, False
-
-    async def read(limit: int, offset: int) -> PaginatedResult[T]:
-        return await query(limit=limit, offset=offset)
-
-    while not is_last:
-        items, _, end, is_last = await next_page(read, name, known, _PAGE, end)
-        for item in items:
-            yield item
 
 
 async def import_records(store: LightningStore, records: Iterable[Record]) -> int:

@@ -10,7 +10,7 @@ import click
 
 from agl_cli_kit import open_store, print_json, store_options
 from agl_core.errors import ConfigError, RolloutNotFoundError
-from agl_core.store import LightningStore
+from agl_core.store import LightningStore, each_item
 from agl_core.types import (
     Attempt,
     AttemptedRollout,
@@ -158,14 +158,14 @@ async def _latest_attempts(
 ) -> list[Attempt]:
     """Return the latest attempts of the newest rollouts, ``most`` of them at most."""
     found: list[Attempt] = []
-    offset, total = 0, 1
-    while offset < total and len(found) < most:
-        page = await store.query_rollouts(
-            limit=_PAGE, offset=offset, sort_by="start_time", sort_order="desc"
-        )
-        latest = [each.attempt for each in page if isinstance(each, AttemptedRollout)]
-        found += [attempt for attempt in latest if wanted(attempt)]
-        offset, total = offset + _PAGE, page.total
+    newest_first = {"sort_by": "start_time", "sort_order": "desc"}
+    async for rollout in each_item(
+        store.query_rollouts, "rollout_id", page_size=_PAGE, **newest_first
+    ):
+        if isinstance(rollout, AttemptedRollout) and wanted(rollout.attempt):
+            found.append(rollout.attempt)
+        if len(found) >= most:
+            break
     return found
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from agl_core.store import each_item
 
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Rollout
 
 __all__ = ["ForkTree", "read_forks", "render_forks"]
-
-_PAGE: Final = 200
-"""Rollouts per query."""
 
 
 @dataclass(slots=True)
@@ -62,12 +61,9 @@ async def read_forks(store: LightningStore, rollout: Rollout) -> ForkTree:
         store: The store.
         rollout: A rollout of the tree.
     """
-    known: dict[str, ForkTree] = {}
-    offset, total = 0, 1
-    while offset < total:
-        page = await store.query_rollouts(limit=_PAGE, offset=offset)
-        known |= {one.rollout_id: ForkTree(one) for one in page.items}
-        offset, total = offset + _PAGE, page.total
+    known = {
+        one.rollout_id: ForkTree(one) async for one in each_item(store.query_rollouts, "rollout_id")
+    }
     for tree in known.values():
         above = known.get(parent_of(tree.rollout) or "")
         if above is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from agl_core.store import each_item
+
 if TYPE_CHECKING:
     from agl_core.store import LightningStore
     from agl_core.types import Attempt, Rollout, RolloutStatus
@@ -61,14 +63,15 @@ async def _last(
 ) -> list[Rollout]:
     """Return the last rollouts of some runs; reads past those of others."""
     wanted = min(count, _MOST)
+    newest_first = {"sort_by": "start_time", "sort_order": "desc"}
     found: list[Rollout] = []
-    offset, total = 0, 1
-    while len(found) < wanted and offset < total:
-        page = await store.query_rollouts(
-            status_in=status_in, sort_by="start_time", sort_order="desc", limit=_MOST, offset=offset
-        )
-        found += [one for one in page if runs is None or _run_of(one) in runs]
-        offset, total = offset + _MOST, page.total
+    async for rollout in each_item(
+        store.query_rollouts, "rollout_id", status_in=status_in, **newest_first
+    ):
+        if runs is None or _run_of(rollout) in runs:
+            found.append(rollout)
+        if len(found) >= wanted:
+            break
     return found[:wanted]
 
 

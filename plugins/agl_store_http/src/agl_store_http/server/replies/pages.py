@@ -11,9 +11,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from fastapi import Response
 
+from agl_core.store import next_page
 from agl_core.types import PaginatedResult
 from agl_serving import JSON, HTTPError, Receive, Send, Stream, send_stream
-from agl_store_http.moving import next_page
 from agl_store_http.server.dependencies import Call
 from agl_store_http.server.replies.reply import Reply
 from agl_store_kit import Pauses

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agl_core.types import PaginatedResult
 
-__all__ = ["NextPage", "next_page"]
+__all__ = ["each_item", "next_page"]
 
 T = TypeVar("T")
+
+
+async def each_item(
+    query: Callable[..., Awaitable[PaginatedResult[T]]],
+    id_field: str,
+    *,
+    page_size: int = 1000,
+    **options: Any,
+) -> AsyncIterator[T]:
+    """Yield what a query of a store finds, read page by page, each item once.
+
+    Items may be dropped meanwhile, as a vacuum does, or cease to match: none of the others is left
+    out. An item that comes meanwhile may be left out.
+
+    Args:
+        query: A list query of a store, such as ``store.query_rollouts``.
+        id_field: The field that items are told apart by, such as ``rollout_id``.
+        page_size: Items of a page.
+        options: Filters and order of the query.
+    """
+    known: set[int] = set()
+    end, is_last = 0, False
+
+    async def read(limit: int, offset: int) -> PaginatedResult[T]:
+        return await query(limit=limit, offset=offset, **options)
+
+    while not is_last:
+        items, _, end, is_last = await next_page(read, attrgetter(id_field), known, page_size, end)
+        for item in items:
+            yield item
 
 
 class NextPage(NamedTuple, Generic[T]):

@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
-    in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/jobs.py
+    in_gate = os.environ.get("AGL_TESTS_OF_A_GATE")  # set by devtools/gate/steps.py
 
     def is_chosen(item: pytest.Item) -> bool:
         if in_gate and item.get_closest_marker("full"):

@@ -13,7 +13,8 @@ from functools import partial
 from itertools import chain
 
 from devtools import debian, prometheus, rescued
-from devtools.gate import changes, jobs, plan, recording, runs, test_map
+from devtools.gate import changes, plan, recording, runs, steps, test_map
+from devtools.gate.job import Job, debts_of, duration, table_of
 from devtools.gate.parts import Tree
 from devtools.gate.selection import ONLY_FOR, Context, choose, not_due
 from devtools.process import ROOT, Interrupted, say
@@ -29,7 +30,7 @@ they have not.
 """
 
 
-def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
+def main(arguments: Sequence[str], commands: Mapping[str, steps.Step]) -> None:
     """Run ``dev.py ci``.
 
     Args:
@@ -50,10 +51,10 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     if everything:
         whole = _rest(context, kept) if options.rest else plan.everything(context, kept)
         groups, owed = (whole,), ()
-        lines = ["everything:", *plan.table_of(groups[0])]
+        lines = ["everything:", *table_of(groups[0])]
     else:
         planned = plan.gate(context, kept, 60 * options.minutes)
-        groups, owed = (planned.required, planned.rotation), tuple(plan.debts_of(planned.owed))
+        groups, owed = (planned.required, planned.rotation), tuple(debts_of(planned.owed))
         lines = list(plan.lines_of(planned, base))
         if found.worded:
             lines.append(f"not tested: {len(found.worded)} files that differ only in comments")
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
         if unrecorded:
             sys.exit(f"not recorded: {unrecorded}")
         known = {job.name: job.seconds for group in groups for job in group if job.seconds}
-        run = runs.Run(commit, date.today(), plan.duration(chain(*groups)))
+        run = runs.Run(commit, date.today(), duration(chain(*groups)))
         ran = _by_suite(groups, known, kept)
         write = kept.with_full_run if everything else partial(kept.with_gate, owed=owed)
         _write(write(run, ran, estimated=ran))
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
     interrupted = False
     with rescued.noted() as second_tries:
         try:
-            durations, failed = jobs.run(groups, commands)
+            durations, failed = steps.run(groups, commands)
         except Interrupted as error:
             durations, failed, interrupted = error.durations, error.failed, True
     # CI reads a closing line like this one.
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str], commands: Mapping[str, jobs.Step]) -> None:
                 say(f"no gate has chosen {test}: write it under [[missed]], with the rule to add")
         elif kept.full and any(job.step == "wheels" for job in bad):
             run = replace(run, tests=kept.full.tests)
-        debts, tested = plan.debts_of(bad), plan.debts_of(covers)
+        debts, tested = debts_of(bad), debts_of(covers)
         _write(kept.with_full_run(run, ran, debts, tested, estimated=ran.keys() - passed))
     elif not failed:
         _write(kept.with_gate(run, ran, owed, estimated=ran.keys() - passed))
@@ -126,7 +127,7 @@ def _left_out(context: Context, kept: runs.Record, failed: Collection[str]) -> C
     return sorted({*failed} - choose(replace(context, changes=since)).keys())
 
 
-def _rest(context: Context, kept: runs.Record) -> tuple[plan.Job, ...]:
+def _rest(context: Context, kept: runs.Record) -> tuple[Job, ...]:
     """Return what ends the last full run, if gates have tested all that changed since.
 
     Raises:
@@ -165,7 +166,7 @@ def _write(record: runs.Record) -> None:
 
 
 def _by_suite(
-    groups: Sequence[Sequence[plan.Job]], durations: Mapping[str, float], kept: runs.Record
+    groups: Sequence[Sequence[Job]], durations: Mapping[str, float], kept: runs.Record
 ) -> dict[str, float]:
     """Return the known durations of jobs, and those of the suites that they cover.
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from devtools import debian, process, prometheus, rescued
-from devtools.gate import changes, command, jobs, plan, recording, runs
+from devtools.gate import changes, command, plan, recording, runs, steps
 from devtools.gate.changes import Changes
-from devtools.gate.plan import Job, Plan
+from devtools.gate.job import Job
+from devtools.gate.plan import Plan
 from devtools.gate.runs import Record, Run
 from devtools.process import attempt
 from tests import conftest
@@ -64,7 +65,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
             return next(statuses) if words[0] == "status" else "head\n"
 
         monkeypatch.setattr(debian, "missing", lambda: missing)
-        monkeypatch.setattr(jobs, "run", run or ran)
+        monkeypatch.setattr(steps, "run", run or ran)
         monkeypatch.setattr(changes, "git", git)
         runs.write(before)
         command.main(arguments, {})
@@ -248,9 +249,9 @@ def test_a_full_run_may_write_the_record_of_its_tests(main: Main):
 
 def test_a_gate_leaves_out_the_tests_of_a_full_run(capfd: pytest.CaptureFixture):
     def step(_: Sequence[str]) -> None:
-        process.run(sys.executable, "-c", f"import os; print(repr(os.environ[{jobs.SHORT!r}]))")
+        process.run(sys.executable, "-c", f"import os; print(repr(os.environ[{steps.SHORT!r}]))")
 
-    jobs.run([(Job("short"), Job("long", whole=True))], {"short": step, "long": step})
+    steps.run([(Job("short"), Job("long", whole=True))], {"short": step, "long": step})
     assert [line for line in capfd.readouterr().out.splitlines() if line[0] == "'"] == [
         "'yes'",
         "''",
@@ -269,7 +270,7 @@ def test_the_mark_of_a_full_run(monkeypatch: pytest.MonkeyPatch, variable: str, 
     hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
     config: Any = SimpleNamespace(getoption=lambda name: "all", hook=hook)
     items: Any = [Item("full"), Item("")]
-    monkeypatch.setenv(jobs.SHORT, variable)
+    monkeypatch.setenv(steps.SHORT, variable)
     conftest.pytest_collection_modifyitems(config, items)
     assert [item.mark for item in items] == kept
     assert len(deselected) == 2 - len(kept)
@@ -315,10 +316,9 @@ def test_an_interrupted_full_run_is_recorded_with_what_is_left(
     def interrupt(_: Sequence[str]) -> None:
         raise KeyboardInterrupt
 
-    steps = {**jobs.STEPS, "lint": lambda _: None, "alone": interrupt}
-    monkeypatch.setattr(jobs, "STEPS", steps)
+    monkeypatch.setattr(steps, "STEPS", {**steps.STEPS, "lint": lambda _: None, "alone": interrupt})
     with pytest.raises(SystemExit, match=r"^interrupted: left: alone of the change, slow agl_x$"):
-        main("--all", run=jobs.run)
+        main("--all", run=steps.run)
     after = runs.read()
     assert after.full is not None
     assert after.full.failed == ("alone", "slow agl_x")

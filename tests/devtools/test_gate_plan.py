@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from devtools import packages, suites
-from devtools.gate import plan
+from devtools.gate import maker, plan
 from devtools.gate.changes import Changes
+from devtools.gate.job import Job, debts_of, duration
 from devtools.gate.parts import Tree
 from devtools.gate.runs import Record, Run
-from devtools.gate.selection import Context
+from devtools.gate.selection import Context, Reason
 from devtools.gate.test_map import TestMap, Used, digest
 
 FILES = {
@@ -61,7 +62,7 @@ def context(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Contex
     return of
 
 
-def names(jobs: tuple[plan.Job, ...]) -> list[str]:
+def names(jobs: tuple[Job, ...]) -> list[str]:
     return [job.name for job in jobs]
 
 
@@ -88,9 +89,9 @@ def test_a_light_package_runs_its_own_tests_and_the_contract_of_the_others(
 def test_the_default_suite_runs_as_it_stands_if_all_of_it_is_chosen(
     context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ):
-    why = plan.Reason("a rule", "found")
+    why = Reason("a rule", "found")
     chosen = [name for name in FILES if "/test_" in name]
-    monkeypatch.setattr(plan, "choose", lambda _: dict.fromkeys(chosen, why))
+    monkeypatch.setattr(maker, "choose", lambda _: dict.fromkeys(chosen, why))
     made = plan.gate(context("docs/page.md"), Record(), budget=0)
     jobs = {job.name: job for job in made.required if job.step == "test"}
     assert list(jobs) == ["test", "test of the change"]
@@ -146,10 +147,10 @@ def test_the_deep_suites_that_ran_longest_ago_come_first_while_they_fit(
     ran["slow agl_base"] = Run("c", NEW, 1)
     made = plan.gate(context("docs/page.md"), Record(jobs=ran), budget=300)
     # Types and lint share the cores: 30 s together, and 60 s for the other two.
-    assert plan.duration(made.required[:4]) == 90
+    assert duration(made.required[:4]) == 90
     assert made.rotation[0].name == "lowest", "the docs ran as long ago, but do not fit"
     assert "docs" in names(made.later)
-    assert plan.duration((*made.required, *made.rotation)) <= 300
+    assert duration((*made.required, *made.rotation)) <= 300
 
 
 def test_what_was_never_run_comes_first(context: Callable[..., Context]):
@@ -162,7 +163,7 @@ def test_coverage_is_measured_in_a_full_run_only(
     context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ):
     ran = {"cover": Run("c", OLD, 1)}
-    monkeypatch.setattr(plan, "RULES", "agl_base")
+    monkeypatch.setattr(maker, "RULES", "agl_base")
     made = plan.gate(context("plugins/agl_base/src/agl_base/base.py"), Record(jobs=ran))
     assert "cover" not in names((*made.required, *made.rotation, *made.later))
     assert "lifecycle" in names(made.required)
@@ -226,7 +227,7 @@ def test_what_takes_longer_than_the_limit_is_owed_and_the_next_gates_require_it(
     assert names(least.owed) == ["package agl_other"]
     assert "owed, since 40 minutes are the limit" in "\n".join(plan.lines_of(made, "0123456"))
 
-    after = long.with_gate(Run("d", NEW, 9), {}, plan.debts_of(made.owed))
+    after = long.with_gate(Run("d", NEW, 9), {}, debts_of(made.owed))
     later = plan.gate(context("docs/page.md"), after, budget=0, limit=10_000)
     (debt,) = [job for job in later.required if job.name == "package agl_other"]
     assert debt.why == "owed by an earlier gate"

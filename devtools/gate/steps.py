@@ -1,4 +1,4 @@
-"""Runs the jobs of a plan."""
+"""The steps of a gate, and the run of a plan's jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from devtools import distributions, packages, suites
-from devtools.gate.plan import Job
+from devtools.gate.job import Job
 from devtools.process import Interrupted, adding, attempt
 
 SHORT = "AGL_TESTS_OF_A_GATE"

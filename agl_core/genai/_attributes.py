@@ -120,7 +120,8 @@ def usage_attributes(response: Json) -> Json:
         "gen_ai.usage.input_tokens": usage.get("prompt_tokens"),
         "gen_ai.usage.output_tokens": usage.get("completion_tokens"),
         "gen_ai.usage.cache_read.input_tokens": prompt.get("cached_tokens"),
-        "gen_ai.usage.cache_creation.input_tokens": prompt.get("cache_write_tokens"),
+        # A translation to Responses counts 0 where the backend does not count.
+        "gen_ai.usage.cache_creation.input_tokens": prompt.get("cache_write_tokens") or None,
         "gen_ai.usage.reasoning.output_tokens": completion.get("reasoning_tokens"),
     }
     return {key: value for key, value in attributes.items() if value is not None}

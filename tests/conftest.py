@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,21 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if is_chosen(item)]
         config.hook.pytest_deselected(items=left_out)
-    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    items[:] = apart(items, workers)
     # Of several processes none should begin a test of minutes while the others have nothing left.
     items.sort(key=lambda item: -limit_of(item) if limit_of(item) >= LONG_SECONDS else 0)
-
-
-def apart(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return tests in an order in which each process is at another place of the suite.
-
-    Neighbors are of a kind: all of a file compute, or all of it wait for sockets. Processes that
-    run neighbors would want the cores at the same time, and leave them idle at the same time.
-    """
-    size = -(-len(items) // workers)
-    parts = [items[part * size : (part + 1) * size] for part in range(workers)]
-    return [item for row in zip_longest(*parts) for item in row if item is not None]
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -239,7 +239,7 @@ class _Pass(FastAlgorithm, Generic[Found]):
         initial = self.get_initial_resources()
         newest: str | None = None
         seen = not initial
-        newest_first = {"sort_by": "update_time", "sort_order": "desc"}
+        newest_first: dict[str, Any] = {"sort_by": "update_time", "sort_order": "desc"}
         async for snapshot in each_item(
             store.query_resources, "resources_id", page_size=_PAGE, **newest_first
         ):

@@ -158,7 +158,7 @@ async def _latest_attempts(
 ) -> list[Attempt]:
     """Return the latest attempts of the newest rollouts, ``most`` of them at most."""
     found: list[Attempt] = []
-    newest_first = {"sort_by": "start_time", "sort_order": "desc"}
+    newest_first: dict[str, Any] = {"sort_by": "start_time", "sort_order": "desc"}
     async for rollout in each_item(
         store.query_rollouts, "rollout_id", page_size=_PAGE, **newest_first
     ):

@@ -63,7 +63,7 @@ async def _last(
 ) -> list[Rollout]:
     """Return the last rollouts of some runs; reads past those of others."""
     wanted = min(count, _MOST)
-    newest_first = {"sort_by": "start_time", "sort_order": "desc"}
+    newest_first: dict[str, Any] = {"sort_by": "start_time", "sort_order": "desc"}
     found: list[Rollout] = []
     async for rollout in each_item(
         store.query_rollouts, "rollout_id", status_in=status_in, **newest_first

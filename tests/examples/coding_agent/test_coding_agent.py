@@ -34,7 +34,7 @@ NOSY = (
 """Code that fails if it sees a key or a right value."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed_client() -> Iterator[None]:
     yield
     client().close()

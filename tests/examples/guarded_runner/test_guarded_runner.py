@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "guarded_runner"
 ORDERED = Rule("order", lambda call, made: call.tool == "eat" and not made, "cook first")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed_client() -> Iterator[None]:
     yield
     client().close()

@@ -30,7 +30,7 @@ def reward_for(*replies: Reply, shelf: int = 3) -> tuple[float, ScriptedModels]:
     return reward, models
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed_client() -> Iterator[None]:
     yield
     client().close()

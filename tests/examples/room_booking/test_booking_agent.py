@@ -15,8 +15,6 @@ from simulated_model.rules import RULES
 from solver import grade
 from tasks import generate
 
-pytestmark = pytest.mark.xdist_group("booking_agent")
-
 TASKS = generate(40, seed=21)
 FULL_PROMPT = "\n".join([SEED_PROMPT, *(rule.advice[0] for rule in RULES)])
 

@@ -24,7 +24,7 @@ from tasks import make_splits
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
 AGL = ("-m", "agl_cli_kit")
-TASKS = make_splits(seed=3, train=30, val=24, test=40)
+TASKS = make_splits(seed=3, train=30, val=24, test=60)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def latest_prompt(trainer: agl.Trainer) -> str:
 
 def test_finds_a_better_prompt_and_leaves_it_in_the_store(monkeypatch: pytest.MonkeyPatch):
     with served(SimulatedModel(seed=1), monkeypatch):
-        trainer, history, said = search(rounds=4, candidates=3, batch=6)
+        trainer, history, said = search(rounds=5, candidates=3, batch=6)
         best = max(history, key=lambda one: one.score.mean)
         winner = latest_prompt(trainer)
         assert winner == best.prompt != SEED_PROMPT
@@ -91,7 +91,7 @@ def test_finds_a_better_prompt_and_leaves_it_in_the_store(monkeypatch: pytest.Mo
         known[one.version] = one.prompt
     assert len({one.prompt for one in history}) == len(history)
     assert said[0].startswith("seed")
-    assert said[-1].startswith("round   4")
+    assert said[-1].startswith("round   5")
 
 
 def test_keeps_to_its_budget(monkeypatch: pytest.MonkeyPatch):

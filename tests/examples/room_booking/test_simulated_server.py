@@ -20,8 +20,6 @@ from openai import OpenAI
 from agent import TOOLS
 from simulated_model import MODEL_NAME, run_in_background
 
-pytestmark = pytest.mark.xdist_group("simulated_server")
-
 EXAMPLE = Path(__file__).parents[3] / "examples" / "room_booking"
 ASK: list[Any] = [
     {"role": "system", "content": "You book rooms. Today is 2026-03-02."},

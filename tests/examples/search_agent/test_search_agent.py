@@ -17,7 +17,7 @@ from search_model import answer
 MAIN = Path(__file__).parents[3] / "examples" / "search_agent" / "main.py"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed() -> Iterator[None]:
     yield
     client().close()

@@ -27,7 +27,7 @@ from team import (  # pyright: ignore[reportMissingImports]
 TASK = {"shelf": 3, "shelves": "7391640258"}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed_client() -> Iterator[None]:
     yield
     client().close()

@@ -19,7 +19,7 @@ RIGHT = Product("P1", "mug", "red", "glass", 20)
 PRODUCTS = [RIGHT, *(Product(f"P{i}", "mug", "red", "steel", 30) for i in range(2, 8))]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def closed_client() -> Iterator[None]:
     yield
     client().close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from agl_core.types import PaginatedResult
 
@@ -12,12 +12,15 @@ __all__ = ["each_item", "next_page"]
 
 T = TypeVar("T")
 
+_PAGE: Final = 1000
+"""Records of one query; a server's answer to it stays below a few megabytes."""
+
 
 async def each_item(
     query: Callable[..., Awaitable[PaginatedResult[T]]],
     id_field: str,
     *,
-    page_size: int = 1000,
+    page_size: int = _PAGE,
     **options: Any,
 ) -> AsyncIterator[T]:
     """Yield what a query of a store finds, read page by page, each item once.

@@ -187,3 +187,12 @@ def test_the_cause_of_a_resumed_run_is_its_own(project, forgets, agl):
     assert other.returncode == 0
     done = agl("train", "train.toml", *forgets, *tasks, "--run", "night", "--resume", "--json")
     assert [one["cause"] for one in json.loads(done.stdout)["failures"]] == ["ValueError no value"]
+
+
+async def test_no_rollout_is_read_where_none_failed():
+    class Unread(InMemoryLightningStore):
+        async def query_rollouts(self, **filters):
+            raise AssertionError(filters)
+
+    assert await failed_rollouts(Unread(), 0) == []
+    assert await retried_attempts(Unread(), 0) == {}

@@ -239,9 +239,12 @@ class _Pass(FastAlgorithm, Generic[Found]):
         initial = self.get_initial_resources()
         newest: str | None = None
         seen = not initial
-        newest_first: dict[str, Any] = {"sort_by": "update_time", "sort_order": "desc"}
         async for snapshot in each_item(
-            store.query_resources, "resources_id", page_size=_PAGE, **newest_first
+            store.query_resources,
+            "resources_id",
+            page_size=_PAGE,
+            sort_by="update_time",
+            sort_order="desc",
         ):
             held = snapshot.resources
             marks = [one.state for one in held.values() if isinstance(one, Checkpoint)]

@@ -18,8 +18,6 @@ PREFIX: Final = "run:"
 """Start of the id under which the store keeps the state of a run."""
 KEY: Final = "checkpoint"
 """Name of the state in its snapshot."""
-PAGE: Final = 1000
-"""Rollouts of one query; the server's answer to it stays below a few megabytes."""
 
 _NAME: Final = re.compile(r"[\w.-]{1,100}")
 """No name contains what separates names in an id; 100 characters leave room for the rest of it."""

@@ -31,7 +31,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from agl_algorithm_kit.history import RunHistory
 from agl_algorithm_kit.lease import Lease
-from agl_algorithm_kit.records import KEY, PAGE, PREFIX, check_name, rollouts_of
+from agl_algorithm_kit.records import KEY, PREFIX, check_name, rollouts_of
 from agl_core.algorithm import Run
 from agl_core.errors import ConfigError, InvalidArgumentError
 from agl_core.status import failed_by, is_abandoned, was_interrupted
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_IDS: Final = 1000
+"""Rollouts of one query; the server's answer to it stays below a few megabytes."""
 _RUNNING: Final[list[RolloutStatus]] = ["preparing", "running"]
 _UNMEASURED: Final[frozenset[RolloutStatus]] = frozenset({"failed", "cancelled"})
 """Statuses of rollouts that the infrastructure may have failed. ``cancelled`` is one: a batch that
@@ -297,8 +299,8 @@ class StoredRun(Run):
 
     async def _rollouts(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
         found: dict[str, Rollout] = {}
-        for at in range(0, len(rollout_ids), PAGE):
-            page = await self._store.query_rollouts(rollout_id_in=rollout_ids[at : at + PAGE])
+        for at in range(0, len(rollout_ids), _IDS):
+            page = await self._store.query_rollouts(rollout_id_in=rollout_ids[at : at + _IDS])
             found.update((rollout.rollout_id, rollout) for rollout in page)
         return found
 

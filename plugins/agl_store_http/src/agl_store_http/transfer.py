@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, TypeVar, get_args
+from typing import IO, Any, Final, Protocol, get_args
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _KINDS: Final = get_args(RecordKind)
 _PAGE: Final = 200

@@ -158,9 +158,12 @@ async def _latest_attempts(
 ) -> list[Attempt]:
     """Return the latest attempts of the newest rollouts, ``most`` of them at most."""
     found: list[Attempt] = []
-    newest_first: dict[str, Any] = {"sort_by": "start_time", "sort_order": "desc"}
     async for rollout in each_item(
-        store.query_rollouts, "rollout_id", page_size=_PAGE, **newest_first
+        store.query_rollouts,
+        "rollout_id",
+        page_size=_PAGE,
+        sort_by="start_time",
+        sort_order="desc",
     ):
         if isinstance(rollout, AttemptedRollout) and wanted(rollout.attempt):
             found.append(rollout.attempt)

@@ -63,16 +63,21 @@ async def _last(
 ) -> list[Rollout]:
     """Return the last rollouts of some runs; reads past those of others."""
     wanted = min(count, _MOST)
-    newest_first: dict[str, Any] = {"sort_by": "start_time", "sort_order": "desc"}
     found: list[Rollout] = []
+    if not wanted:
+        return found
     async for rollout in each_item(
-        store.query_rollouts, "rollout_id", status_in=status_in, **newest_first
+        store.query_rollouts,
+        "rollout_id",
+        status_in=status_in,
+        sort_by="start_time",
+        sort_order="desc",
     ):
         if runs is None or _run_of(rollout) in runs:
             found.append(rollout)
-        if len(found) >= wanted:
+        if len(found) == wanted:
             break
-    return found[:wanted]
+    return found
 
 
 def _run_of(rollout: Rollout) -> str | None:

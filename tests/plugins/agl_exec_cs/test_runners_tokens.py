@@ -99,13 +99,22 @@ def test_a_spawned_runner_gets_the_token_too() -> None:
     assert SECRET not in repr(access)
 
 
-@pytest.mark.parametrize("token", [None, SECRET, mint_token(SECRET, "read", lifetime=60)])
+@pytest.mark.parametrize(
+    ("token", "requests"),
+    [(None, 0), (SECRET, 0), (mint_token(SECRET, "read", lifetime=60), 1)],
+    ids=["none", "secret", "read"],
+)
 def test_a_token_that_is_not_renewed_is_asked_about_once(
-    server: LightningStoreServer, token: str | None
+    server: LightningStoreServer, token: str | None, requests: int
 ) -> None:
+    asked: list[str] = []
     renewals: list[float | None] = []
 
     class Counted(LightningStoreClient):
+        async def call(self, *args: Any, **more: Any) -> Any:
+            asked.append(args[1])
+            return await super().call(*args, **more)
+
         async def renew_token(self) -> float | None:
             renewals.append(await super().renew_token())
             return renewals[-1]
@@ -120,3 +129,4 @@ def test_a_token_that_is_not_renewed_is_asked_about_once(
     waiting.join(10)
     assert not waiting.is_alive()
     assert renewals == [None]
+    assert len(asked) == requests

@@ -73,7 +73,7 @@ async def next_page(
 
     Args:
         read: Reads a page, given limit and offset.
-        name: What an item is told from the others by, also after it changed.
+        name: Returns the id of an item, which stays when the item changes.
         known: Hashes of the names of all items read so far; those of the page are added.
         size: How many items to read that are not known.
         end: Place of the item after those read so far.

@@ -1,4 +1,4 @@
-"""What a gate runs: jobs, how long they take, and what they settle."""
+"""The jobs of a gate, how long they take, and the deep suites that they run."""
 
 from __future__ import annotations
 

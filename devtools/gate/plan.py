@@ -136,7 +136,7 @@ class _Planner:
 
         Args:
             limit: Seconds.
-            required: What the change requires.
+            required: The jobs that the change requires.
         """
         debts = self._debts(required)
         jobs = [*required, *debts]

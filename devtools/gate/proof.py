@@ -3,8 +3,8 @@
     python3 dev.py proof [PART...] [--sample N] [--seed N]
 
 Needs the data of a run of ``python3 dev.py record``, which say what test files execute a line. A
-mutant is changed in a copy of the repository. What a gate of this change runs comes first: the
-chosen unmarked tests that execute the line, and the slow tests of the changed part. If they pass,
+mutant is changed in a copy of the repository. The tests of a gate come first: the chosen unmarked
+tests that execute the line, and the slow tests of the changed part. If they pass,
 the others run: those that the choice left out, and slow tests of all other files that use the
 changed one. A mutant that only these kill is a miss.
 """

@@ -16,7 +16,7 @@ __all__ = ["wait_and_renew"]
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT: Final = 5.0  # seconds; nobody waits for the end of the run longer than that
+_TIMEOUT: Final = 5.0  # seconds; the end of a run waits for it
 _PAUSE: Final = 60.0  # seconds between two tries, if the server is away
 
 

@@ -1,6 +1,6 @@
 """Recorded answers as the bytes that a model server sends.
 
-A span holds an answer in the shape of chat, and parts that chat does not have as they came. The
+A span holds an answer in the shape of chat, and unchanged those parts that chat does not have. The
 answer is written in the protocol of the call; a stream has several chunks, so that the agent's code
 for streams runs.
 """

@@ -159,7 +159,7 @@ async def copy_records(
     What the target has already is skipped, so an interrupted copy is finished by copying again.
 
     Args:
-        source: The store to read; nobody should write to it meanwhile.
+        source: The store to read; no process should write to it meanwhile.
         target: The store to write to.
         progress: Gets the number of rollouts copied so far.
 

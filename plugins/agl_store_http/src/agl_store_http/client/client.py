@@ -186,7 +186,7 @@ class LightningStoreClient(BatchingStore):
         try:
             return from_json((await self.request("GET", "/time")).body)["now"]
         except RequestFailed as error:
-            if error.is_missing_route:  # a server of version 0.3, whose clock nobody can ask for
+            if error.is_missing_route:  # a server of version 0.3 does not tell its time
                 return await super().now()
             raise error.as_store_error() from None
 
@@ -339,7 +339,7 @@ class LightningStoreClient(BatchingStore):
     async def _still_claimed(
         self, claims: Sequence[AttemptedRollout], limit: int
     ) -> list[AttemptedRollout]:
-        """Return those of an earlier call's claims that nobody has acted on since.
+        """Return those of an earlier call's claims that no other call has changed since.
 
         That call may have asked for more: what is past the limit is returned to the queue.
         """

@@ -50,7 +50,7 @@ _LONGEST_RETRY_AFTER: Final = 60.0
 _FAILED: Final = 500
 """The status of a failure in the server; 502 to 504 come from gateways that do not reach it."""
 _MAX_KEY_LENGTH: Final = 200
-"""What a server takes; a longer one is replaced by its digest."""
+"""Characters that a server takes; a longer key is replaced by its digest."""
 
 logger = logging.getLogger(__name__)
 

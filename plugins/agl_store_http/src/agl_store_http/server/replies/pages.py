@@ -43,8 +43,8 @@ class Listing(Generic[T]):
         encode: Returns the JSON of an item.
         keep: Whether an item of a page belongs to the list; None means all.
         kept: How many items belong to it; None if that is the total of a page, or not known.
-        name: What an item is told from the others by; by default the object, of a list that was
-            read already.
+        name: Returns the id of an item; by default that of the object, for a list that was read
+            already.
     """
 
     def __init__(

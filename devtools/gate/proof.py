@@ -2,11 +2,11 @@
 
     python3 dev.py proof [PART...] [--sample N] [--seed N]
 
-Needs the data of a run of ``python3 dev.py record``, which say what test files execute a line. A
-mutant is changed in a copy of the repository. The tests of a gate come first: the chosen unmarked
-tests that execute the line, and the slow tests of the changed part. If they pass,
-the others run: those that the choice left out, and slow tests of all other files that use the
-changed one. A mutant that only these kill is a miss.
+Needs the data of a run of ``python3 dev.py record`` or ``cover``, which say what test files execute
+a line. A mutant is changed in a copy of the repository. The tests of a gate come first: the chosen
+unmarked tests that execute the line, and the slow tests of the changed part. If they pass, the
+others run: those that the choice left out, and slow tests of all other files that use the changed
+one. A mutant that only these kill is a miss.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _executed() -> Executed:
     from coverage import CoverageData
 
     found: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for path in sorted(recording.FOLDER.glob("*/unmarked/data.*")):
+    for path in sorted(recording.FOLDER.glob("*/unmarked/data*")):
         data = CoverageData(str(path))
         data.read()
         for file in data.measured_files():

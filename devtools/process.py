@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -32,6 +32,8 @@ _interrupted = Event()
 """Set from Ctrl+C until the jobs that ran side by side have ended: they start nothing more."""
 _ends: set[Callable[[], None]] = set()
 """What ends the commands that Ctrl+C does not reach."""
+_LONGEST_WAIT = 0.2
+"""Most seconds of a wait for a job: a Ctrl+C from just before a wait is handled only after it."""
 _MISSED_SECONDS = 1
 """Most between Ctrl+C and the main thread's turn. A command that began meanwhile may have missed
 it. One that did not is still starting: two signals end it as one does."""
@@ -214,15 +216,18 @@ def attempt(
                 return "" if given_up.is_set() else captured(name)
 
             try:
-                texts = pool.map(in_turn, [name for name in jobs if name in side_by_side])
+                texts = [pool.submit(in_turn, name) for name in jobs if name in side_by_side]
                 submitted.set()
                 for text in texts:
-                    say(text)
+                    while not wait([text], _LONGEST_WAIT).done:
+                        pass
+                    say(text.result())
             except KeyboardInterrupt:
                 if not submitted.is_set():
                     given_up.set()
                     submitted.set()
                 _interrupted.set()
+                pool.shutdown(wait=False, cancel_futures=True)
                 for end in tuple(_ends):
                     end()
                 raise

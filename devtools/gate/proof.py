@@ -83,7 +83,7 @@ class Copy:
 
     def killer(self, files: Iterable[str], marks: str) -> str | None:
         """Return the first test of some files that fails; None if all pass."""
-        for part, tests in self._by_environment(files).items():
+        for part, tests in self._by_environment(files):
             output = self._pytest(part, tests, marks, "-x")
             if output is None:
                 return "a test that hangs"
@@ -99,7 +99,7 @@ class Copy:
             file = killer.partition("::")[0]
             if file not in self.tree.test_files:  # it hangs
                 return killer
-            (part,) = self._by_environment([file])
+            ((part, _),) = self._by_environment([file])
             with written({self.root / mutant.file: ast.unparse(mutant.tree)}):
                 output = self._pytest(part, [killer], suites.SLOW)
             if not FAILED.search(output or ""):
@@ -114,16 +114,16 @@ class Copy:
         that lints the copy would kill all of them.
         """
         with written({self.root / mutant.file: ast.unparse(mutant.tree) for mutant in mutants}):
-            for part, tests in self._by_environment(files).items():
+            for part, tests in self._by_environment(files):
                 self.broken.update(FAILED.findall(self._pytest(part, tests, suites.UNMARKED) or ""))
 
-    def _by_environment(self, files: Iterable[str]) -> Mapping[Part | None, Sequence[str]]:
+    def _by_environment(self, files: Iterable[str]) -> Sequence[tuple[Part | None, Sequence[str]]]:
         """Return test files by the heavy part whose environment they need; None: the common one."""
-        found: defaultdict[Part | None, list[str]] = defaultdict(list)
+        found: defaultdict[str, list[str]] = defaultdict(list)
         for file in sorted(files):
             part = self.tree.test_files[file]
-            found[part if part.heavy else None].append(file)
-        return found
+            found[part.name if part.heavy else ""].append(file)
+        return [(self.tree.parts.get(name), tests) for name, tests in found.items()]
 
     def _pytest(
         self, part: Part | None, files: Sequence[str], marks: str, *options: str

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from devtools import suites
-from devtools.gate import proof
+from devtools.gate import changes, proof, test_map
+from devtools.gate.parts import Tree
 from devtools.process import ROOT
 
 RUN_AS_PROGRAM = re.compile(r'"-m", "(devtools[\w.]*)"')
@@ -75,3 +76,12 @@ def test_what_a_gate_runs_counts(tmp_path: Path, file: str, mark: str, counts: b
     assert (by_chosen if counts else by_others) == f"{file}::test"
     assert (by_others if counts else by_chosen) is None
     assert changed.read_text() == "x = 1\n"
+
+
+def test_tests_of_a_heavy_part_run_in_its_environment():
+    tree = Tree(ROOT, changes.tracked())
+    heavy = next(file for file, part in tree.test_files.items() if part.heavy)
+    light = [file for file, part in tree.test_files.items() if not part.heavy][:2]
+    copy = proof.Copy(ROOT, tree, test_map.read(), set())
+    found = {part and part.name: tests for part, tests in copy._by_environment([*light, heavy])}
+    assert found == {tree.test_files[heavy].name: [heavy], None: light}

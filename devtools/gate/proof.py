@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import re
 import signal
@@ -39,8 +40,10 @@ PARTS = ("agl_core", "agl_store_http", "agl_proxy_direct", "agl_algo_grpo", "agl
 SAMPLE = 12
 HANGS = 1200
 """Seconds after which the tests of a mutant hang; no file takes half of it."""
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:@\w+)?(?: - .*)?$", re.MULTILINE)
-"""The id of a test that failed, without the group that it shares a process with."""
+GROUP = re.compile(r"@\w+$")
+"""What pytest-xdist adds to the id of a test that shares a process with others."""
+NO_TESTS = 5
+"""The exit code of a run of pytest without tests."""
 
 
 @contextmanager
@@ -84,12 +87,8 @@ class Copy:
     def killer(self, files: Iterable[str], marks: str) -> str | None:
         """Return the first test of some files that fails; None if all pass."""
         for part, tests in self._by_environment(files):
-            output = self._pytest(part, tests, marks, "-x")
-            if output is None:
-                return "a test that hangs"
-            failed = [test for test in FAILED.findall(output) if test not in self.broken]
-            if failed:
-                return failed[0]
+            if failed := self._failed(part, tests, marks, "-x") - self.broken:
+                return min(failed)
         return None
 
     def slow_killer(self, files: Iterable[str], mutant: Mutant) -> str | None:
@@ -97,12 +96,12 @@ class Copy:
         files = list(files)
         while killer := self.killer(files, suites.SLOW):
             file = killer.partition("::")[0]
-            if file not in self.tree.test_files:  # it hangs
+            if file not in self.tree.test_files:  # no test, but the run
                 return killer
             ((part, _),) = self._by_environment([file])
             with written({self.root / mutant.file: ast.unparse(mutant.tree)}):
-                output = self._pytest(part, [killer], suites.SLOW)
-            if not FAILED.search(output or ""):
+                failed = self._failed(part, [killer], suites.SLOW)
+            if not failed:
                 return killer
             self.broken.add(killer)
         return None
@@ -115,7 +114,7 @@ class Copy:
         """
         with written({self.root / mutant.file: ast.unparse(mutant.tree) for mutant in mutants}):
             for part, tests in self._by_environment(files):
-                self.broken.update(FAILED.findall(self._pytest(part, tests, suites.UNMARKED) or ""))
+                self.broken |= self._failed(part, tests, suites.UNMARKED)
 
     def _by_environment(self, files: Iterable[str]) -> Sequence[tuple[Part | None, Sequence[str]]]:
         """Return test files by the heavy part whose environment they need; None: the common one."""
@@ -125,10 +124,10 @@ class Copy:
             found[part.name if part.heavy else ""].append(file)
         return [(self.tree.parts.get(name), tests) for name, tests in found.items()]
 
-    def _pytest(
+    def _failed(
         self, part: Part | None, files: Sequence[str], marks: str, *options: str
-    ) -> str | None:
-        """Return what pytest prints; None if it hangs."""
+    ) -> set[str]:
+        """Run tests; return those that failed, or what ended the run instead."""
         python = suites.dev_python() if part is None else ENVS / part.name / "bin/python"
         parallel = part is None or part.package is None or part.package.parallel
         processes = str(suites.WORKERS) if parallel else "0"
@@ -138,19 +137,26 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",  # a mutant must not leave its code in a cache
         }
         command = [python, "-m", "pytest", "-q", "-n", processes, "--dist", "loadgroup"]
-        command += ["-p", "no:cacheprovider", "--tb=no", "--show-capture=no", "-m", marks]
-        command += [*options, *(f"--deselect={test}" for test in sorted(self.broken)), *files]
-        with subprocess.Popen(
-            command, cwd=self.root, env=env, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        ) as process:  # fmt: skip
-            try:
-                return process.communicate(timeout=HANGS)[0]
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # and what a killed test left running
+        command += ["--tb=no", "--show-capture=no", "-m", marks, *options]
+        command += [*(f"--deselect={test}" for test in sorted(self.broken)), *files]
+        with tempfile.TemporaryDirectory() as cache:
+            command += ["-o", f"cache_dir={cache}"]
+            with subprocess.Popen(
+                command, cwd=self.root, env=env, start_new_session=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ) as process:  # fmt: skip
+                try:
+                    code = process.wait(timeout=HANGS)
+                except subprocess.TimeoutExpired:
+                    return {"a test that hangs"}
+                finally:
+                    with suppress(ProcessLookupError):  # kills what a killed test left, too
+                        os.killpg(process.pid, signal.SIGKILL)
+            last_failed = Path(cache, "v/cache/lastfailed")
+            names = json.loads(last_failed.read_text()) if last_failed.exists() else ()
+        if code not in (0, NO_TESTS) and not names:
+            return {f"a run of pytest that ended with {code}"}
+        return {GROUP.sub("", name) for name in names}
 
 
 def main(arguments: Sequence[str] = ()) -> None:

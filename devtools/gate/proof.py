@@ -114,7 +114,7 @@ class Copy:
         """
         with written({self.root / mutant.file: ast.unparse(mutant.tree) for mutant in mutants}):
             for part, tests in self._by_environment(files):
-                self.broken |= self._failed(part, tests, suites.UNMARKED)
+                self.broken.update(self._failed(part, tests, suites.UNMARKED))
 
     def _by_environment(self, files: Iterable[str]) -> Sequence[tuple[Part | None, Sequence[str]]]:
         """Return test files by the heavy part whose environment they need; None: the common one."""

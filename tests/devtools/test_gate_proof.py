@@ -85,3 +85,34 @@ def test_tests_of_a_heavy_part_run_in_its_environment():
     copy = proof.Copy(ROOT, tree, test_map.read(), set())
     found = {part and part.name: tests for part, tests in copy._by_environment([*light, heavy])}
     assert found == {tree.test_files[heavy].name: [heavy], None: light}
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("said", ["one - two words", "one"])
+def test_ids_may_have_spaces(said):
+    assert said == "one"
+
+@pytest.mark.xdist_group("pair")
+def test_that_shares_a_process():
+    assert False
+"""
+
+
+def test_tests_that_fail_without_a_fault_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(suites, "dev_python", lambda: Path(sys.executable))
+    monkeypatch.setattr(suites, "WORKERS", 1)
+    (tmp_path / "test_broken.py").write_text(TESTS)
+    part: Any = SimpleNamespace(heavy=False, package=None)
+    tree: Any = SimpleNamespace(test_files={"test_broken.py": part}, parts={})
+    copy = proof.Copy(tmp_path, tree, test_map.read(), set())
+    assert copy.killer(["test_broken.py"], suites.UNMARKED) is not None
+    copy.find_broken(["test_broken.py"], [])
+    assert copy.broken == {
+        "test_broken.py::test_ids_may_have_spaces[one - two words]",
+        "test_broken.py::test_that_shares_a_process",
+    }
+    assert copy.killer(["test_broken.py"], suites.UNMARKED) is None

@@ -91,6 +91,19 @@ def test_a_redirect_sends_the_key_only_where_it_is_as_safe(base: str, location: 
     assert closed
 
 
+@pytest.mark.parametrize("status", ["600 Odd", "999 Request denied"])
+async def test_a_status_that_http_does_not_have_is_an_error_of_the_backend(
+    ask: Any, raw: RawBackend, spans: Any, status: str
+):
+    raw.answer = http_response(b"{}", status=status)
+    told, body = await ask("/chat/completions")
+    error = json.loads(body)["error"]
+    assert (told, error["code"]) == (502, "backend_garbage")
+    assert f"answered {status[:3]}" in error["message"]
+    (span,) = await spans()
+    assert span.attributes["error.type"] == "backend_garbage"
+
+
 @pytest.mark.parametrize("location", ["http://h:999999/v1", "mailto:a", "http://[::1/"])
 async def test_a_redirect_to_no_server_is_an_error_of_the_backend(
     ask: Any, raw: RawBackend, location: str

@@ -520,6 +520,14 @@ def test_log_probabilities_of_other_tokens_need_those_of_the_sampled_one():
     assert (chat["top_logprobs"], chat["logprobs"]) == (3, True)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_log_probabilities_of_a_chat_are_asked_of_a_server_of_responses(asked: bool):
+    request = {"messages": [{"role": "user", "content": "q"}], "logprobs": asked}
+    made = translate_request("chat", "responses", request)
+    assert made.get("include") == (["message.output_text.logprobs"] if asked else None)
+    assert translate_request("responses", "chat", made).get("logprobs", False) is asked
+
+
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_tools_that_a_choice_does_not_allow_are_left_out(mode: str):
     tools = [{"type": "function", "name": name, "parameters": {}} for name in ("read", "write")]

@@ -25,13 +25,13 @@ CORES = os.cpu_count() or 1
 _output: ContextVar[IO[str] | None] = ContextVar("output", default=None)
 """The file that the current job's commands write to; None is this program's own output."""
 _variables: ContextVar[Mapping[str, str] | None] = ContextVar("variables", default=None)
-"""What the current job adds to the environment of its commands."""
+"""Environment variables that the current job adds to those of its commands."""
 END_SECONDS = 30
 """Time that a command has to end at Ctrl+C: pytest tears fixtures down, a demo closes its store."""
 _interrupted = Event()
 """Set from Ctrl+C until the jobs that ran side by side have ended: they start nothing more."""
 _ends: set[Callable[[], None]] = set()
-"""What ends the commands that Ctrl+C does not reach."""
+"""Functions that end the commands which Ctrl+C does not reach."""
 _LONGEST_WAIT = 0.2
 """Most seconds of a wait for a job: a Ctrl+C from just before a wait is handled only after it."""
 _MISSED_SECONDS = 1

@@ -41,9 +41,7 @@ SAMPLE = 12
 HANGS = 1200
 """Seconds after which the tests of a mutant hang; no file takes half of it."""
 GROUP = re.compile(r"@\w+$")
-"""What pytest-xdist adds to the id of a test that shares a process with others."""
-NO_TESTS = 5
-"""The exit code of a run of pytest without tests."""
+"""The end that pytest-xdist adds to the id of a test that shares a process with others."""
 
 
 @contextmanager
@@ -154,7 +152,7 @@ class Copy:
                         os.killpg(process.pid, signal.SIGKILL)
             last_failed = Path(cache, "v/cache/lastfailed")
             names = json.loads(last_failed.read_text()) if last_failed.exists() else ()
-        if code not in (0, NO_TESTS) and not names:
+        if code not in (0, suites.NOTHING_COLLECTED) and not names:
             return {f"a run of pytest that ended with {code}"}
         return {GROUP.sub("", name) for name in names}
 

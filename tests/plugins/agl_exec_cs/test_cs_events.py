@@ -47,6 +47,19 @@ def test_stays_set_until_cleared(event: ExecutionEvent) -> None:
     assert event.is_set()
 
 
+@pytest.mark.parametrize("timeout", [45 * 86_400, 3_000_000_000.0])
+def test_a_wait_can_be_long(event: ExecutionEvent, timeout: float) -> None:
+    event.set()
+    assert event.wait(timeout)  # poll() takes at most 24.8 days
+
+
+def test_a_long_wait_ends_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agl_exec_cs.events._LONGEST_POLL", 0.02)
+    began = time.monotonic()
+    assert not MultiprocessingEvent().wait(0.1)
+    assert 0.1 <= time.monotonic() - began < 5
+
+
 def test_wakes_a_thread(event: ExecutionEvent) -> None:
     seen: list[bool] = []
     thread = threading.Thread(target=lambda: seen.append(event.wait(10)))

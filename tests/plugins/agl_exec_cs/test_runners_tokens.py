@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -68,28 +69,47 @@ async def run_tasks(store: LightningStore) -> list[tuple[str, Any]]:
     return [(attempt.status, attempt.metadata) for attempt in attempts if attempt is not None]
 
 
-def test_a_runner_elsewhere_is_replaced_after_the_first_token_has_ended(
-    store: RunStore, server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AGL_AUTH_TOKEN", mint_token(SECRET, "runner", lifetime=LIFETIME))
-    elsewhere = ClientServerExecutionStrategy(
+@contextmanager
+def runner_elsewhere(store: RunStore, server: LightningStoreServer) -> Iterator[None]:
+    """Run a runner of a server in a thread until the block ends, and see it end without an error."""
+    strategy = ClientServerExecutionStrategy(
         role="runner", n_runners=1, server_host=server.endpoint, graceful_timeout=3.0
     )
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            elsewhere.execute(algorithm, runner, InMemoryLightningStore())
+            strategy.execute(algorithm, runner, InMemoryLightningStore())
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(LIFETIME + 0.1)
-    assert asyncio.run(run_tasks(store)) == [("failed", DIED), ("succeeded", None)]
-    store.end_run()
-    thread.join(20)
+    try:
+        yield
+    finally:
+        store.end_run()
+        thread.join(20)
     assert errors == []
+    assert not thread.is_alive()
+
+
+def test_a_runner_elsewhere_is_replaced_after_the_first_token_has_ended(
+    store: RunStore, server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_AUTH_TOKEN", mint_token(SECRET, "runner", lifetime=LIFETIME))
+    with runner_elsewhere(store, server):
+        time.sleep(LIFETIME + 0.1)
+        assert asyncio.run(run_tasks(store)) == [("failed", DIED), ("succeeded", None)]
+
+
+def test_a_runner_elsewhere_can_have_a_token_for_90_days(
+    store: RunStore, server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods of a run have one; it is due to be renewed after 45 days."""
+    monkeypatch.setenv("AGL_AUTH_TOKEN", mint_token(SECRET, "runner", lifetime=90 * 86_400))
+    with runner_elsewhere(store, server):
+        assert asyncio.run(run_tasks(store)) == [("failed", DIED), ("succeeded", None)]
 
 
 def test_a_spawned_runner_gets_the_token_too() -> None:

@@ -47,6 +47,7 @@ def test_pods_run_the_agent_of_the_image(
     assert sorted(reward or 0 for reward in rewards) == pytest.approx([i / 5 for i in range(10)])
     assert not strategy.interrupted
     assert cluster.left() == []
+    assert cluster.exit_codes() == [0, 0]
 
     (secret,), (deployment,), pods = seen
     assert secret["stringData"]["token"] not in str(deployment) + str(pods)

@@ -244,7 +244,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         except KeyboardInterrupt:
             self.interrupted = True
             logger.warning("Stopping. Press Ctrl+C again to stop at once")
-        children.shut_down()
+        finally:
+            children.shut_down()
         self._raise_failures(children)
 
     def _run_runner_beside_algorithm(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
 
 __all__ = ["MultiprocessingEvent", "wait_readable"]
+
+_LONGEST_POLL: Final = 86_400.0
+"""Seconds of one wait for the pipe: ``poll()`` takes at most 24.8 days."""
 
 
 class MultiprocessingEvent:
@@ -47,7 +52,13 @@ class MultiprocessingEvent:
         return self._reader.poll(0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return bool(wait_for_connections([self._reader], timeout))
+        remaining = math.inf if timeout is None else timeout
+        ends = time.monotonic() + remaining
+        while not wait_for_connections([self._reader], min(remaining, _LONGEST_POLL)):
+            remaining = ends - time.monotonic()
+            if remaining <= 0:
+                return False
+        return True
 
     async def wait_async(self) -> None:
         if not self.is_set():

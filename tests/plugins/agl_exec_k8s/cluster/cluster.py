@@ -133,6 +133,10 @@ class Cluster:
         """Return the log of a pod's container; also within ``wait_until``."""
         return self._kubelet.log(pod, False)
 
+    def exit_codes(self) -> list[int]:
+        """Return how each container that has ended did, in their order."""
+        return self._do(lambda: list(self._kubelet.exit_codes))
+
     def _do(self, action: Callable[[], T]) -> T:
         async def do() -> T:
             return action()

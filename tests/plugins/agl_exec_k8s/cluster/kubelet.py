@@ -33,6 +33,7 @@ class Kubelet:
         self._causes: dict[str, str] = {}
         """Why a container is being killed, by the uid of its pod."""
         self._restarts: dict[str, int] = {}
+        self.exit_codes: list[int] = []
         self._names: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -144,8 +145,10 @@ class Kubelet:
             deleted.cancel()
             _kill_group(process)
             await process.wait()
+        code = 128 - code if code < 0 else code
+        self.exit_codes.append(code)
         ended = {
-            "exitCode": 128 - code if code < 0 else code,
+            "exitCode": code,
             "reason": self._reason(uid, code),
             "startedAt": started,
             "finishedAt": now(),

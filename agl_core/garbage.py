@@ -19,6 +19,12 @@ _OLDER: Final = (4, 1)
 """Collections of one generation before one of the next: a server scans 100,000 new objects at a
 time, which takes 0.03 s. With Python's (10, 10) it would scan a million."""
 
+_FULL: Final = 2
+"""The oldest generation: its collection scans all objects."""
+_SHARE: Final = 0.05
+"""Share of a program's time that collections before runs may take. One takes 0.2 s in a program
+with a million objects, and a short run 0.01 s."""
+
 
 class _LongCollections:
     """Freezes what a long collection kept, as a callback of the garbage collector."""
@@ -48,37 +54,61 @@ def freeze_memory() -> None:
     objects that a long collection kept are not scanned again either. They still end with their last
     reference; only those in a cycle of references stay, which stored data never is.
     """
-    _scan_less()
+    gc.collect()
+    gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, *_OLDER)
     if _long_collections not in gc.callbacks:
         gc.callbacks.append(_long_collections)
 
 
-def _scan_less() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+class _Collector:
+    """Collects garbage before runs, unless that would take much of the program's time."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+
+    def collect(self) -> None:
+        began = time.monotonic()
+        if began >= self.due:
+            gc.collect()
+            ended = time.monotonic()
+            self.due = ended + (ended - began) / _SHARE
+
+
+_collector: Final = _Collector()
+
+
+def _freeze_once(phase: str, info: dict[str, Any]) -> None:
+    """Freeze what the first full collection kept, as a callback of the garbage collector."""
+    if phase == "stop" and info["generation"] == _FULL and not gc.get_freeze_count():
+        gc.freeze()
 
 
 @contextmanager
 def fewer_collections() -> Generator[None]:
     """Make garbage collection cheaper while the context is open.
 
-    Like :func:`freeze_memory`, but objects that come later are always scanned: a program that
-    trains has tensors in cycles of references.
-
     An answer of 256 tokens with log-probabilities has more containers than Python's 700 allocations
     between collections, and collections visited every module again and again: a quarter of the
-    CPU time of a process with 128 agents (``tests/benchmark/bench_requests.py``). A program that
-    has set up its own garbage collection keeps it.
+    CPU time of a process with 128 agents (``tests/benchmark/bench_requests.py``). So new objects
+    are scanned after 10,000 allocations, and what the first full collection kept is left out until
+    the context ends. Objects that come later are always scanned: a program that trains has tensors
+    in cycles of references.
+
+    The first full collection is at the start, and frees the model of the run before. If the last
+    one was just before, as in a program with many short runs, it is when Python next has one. A
+    program that has set up its own garbage collection keeps it.
     """
     before = gc.get_threshold()
     if not gc.isenabled() or before[0] >= _YOUNG_OBJECTS or gc.get_freeze_count():
         yield
         return
-    _scan_less()
+    gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
+    gc.callbacks.append(_freeze_once)
     try:
+        _collector.collect()
         yield
     finally:
+        gc.callbacks.remove(_freeze_once)
         gc.set_threshold(*before)
         gc.unfreeze()

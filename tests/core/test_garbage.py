@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from weakref import ref
 
 import pytest
 
@@ -12,14 +13,22 @@ from agl_core.garbage import fewer_collections, freeze_memory
 
 
 @pytest.fixture(autouse=True)
-def default_collection() -> Iterator[None]:
+def default_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before, callbacks = gc.get_threshold(), list(gc.callbacks)
     gc.set_threshold(700, 10, 10)
     gc.unfreeze()
+    monkeypatch.setattr("agl_core.garbage._collector.due", 0.0)
     yield
     gc.set_threshold(*before)
     gc.callbacks[:] = callbacks
     gc.unfreeze()
+
+
+class Node:
+    """An object in a cycle of references."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
 def test_what_lives_is_left_out_and_visited_again_afterwards():
@@ -30,6 +39,7 @@ def test_what_lives_is_left_out_and_visited_again_afterwards():
             seen.append((*gc.get_threshold(), gc.get_freeze_count()))
             raise KeyError
 
+    callbacks = list(gc.callbacks)
     with pytest.raises(KeyError):
         fail()
     ((*threshold, frozen),) = seen
@@ -37,6 +47,40 @@ def test_what_lives_is_left_out_and_visited_again_afterwards():
     assert frozen > 1000
     assert gc.get_threshold() == (700, 10, 10)
     assert gc.get_freeze_count() == 0
+    assert gc.callbacks == callbacks
+
+
+def test_what_comes_later_is_scanned():
+    with fewer_collections():
+        later = Node()
+        gc.collect()
+        kept = ref(later)
+        del later
+        gc.collect()
+        assert kept() is None
+
+
+def test_many_short_runs_collect_seldom(monkeypatch: pytest.MonkeyPatch):
+    garbage = ref(Node())
+    with fewer_collections():
+        assert garbage() is None  # a model of the run before, say
+
+    garbage = ref(Node())
+    for _ in range(100):
+        with fewer_collections():
+            assert gc.get_freeze_count() == 0
+    assert garbage() is not None
+    with fewer_collections():
+        gc.collect(1)
+        assert gc.get_freeze_count() == 0
+        gc.collect()  # Python has one when there are many new objects
+        assert gc.get_freeze_count() > 1000
+
+    garbage = ref(Node())
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 100)
+    with fewer_collections():
+        assert garbage() is None
 
 
 def test_a_program_that_freezes_or_collects_rarely_keeps_what_it_set():

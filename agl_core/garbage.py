@@ -19,15 +19,16 @@ _OLDER: Final = (4, 1)
 """Collections of one generation before one of the next: a server scans 100,000 new objects at a
 time, which takes 0.03 s. With Python's (10, 10) it would scan a million."""
 
-_FULL: Final = 2
-"""The oldest generation: its collection scans all objects."""
 _SHARE: Final = 0.05
 """Share of a program's time that collections before runs may take. One takes 0.2 s in a program
 with a million objects, and a short run 0.01 s."""
 
 
 class _LongCollections:
-    """Freezes what a long collection kept, as a callback of the garbage collector."""
+    """Freezes what a long collection kept, as a callback of the garbage collector.
+
+    For servers, which Ctrl+C ends through a handler. A ``KeyboardInterrupt`` in a callback is lost.
+    """
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -67,21 +68,18 @@ class _Collector:
     def __init__(self) -> None:
         self.due = 0.0
 
-    def collect(self) -> None:
+    def collect(self) -> bool:
+        """Collect if that is due; return whether it was."""
         began = time.monotonic()
-        if began >= self.due:
-            gc.collect()
-            ended = time.monotonic()
-            self.due = ended + (ended - began) / _SHARE
+        if began < self.due:
+            return False
+        gc.collect()
+        ended = time.monotonic()
+        self.due = ended + (ended - began) / _SHARE
+        return True
 
 
 _collector: Final = _Collector()
-
-
-def _freeze_once(phase: str, info: dict[str, Any]) -> None:
-    """Freeze what the first full collection kept, as a callback of the garbage collector."""
-    if phase == "stop" and info["generation"] == _FULL and not gc.get_freeze_count():
-        gc.freeze()
 
 
 @contextmanager
@@ -91,24 +89,24 @@ def fewer_collections() -> Generator[None]:
     An answer of 256 tokens with log-probabilities has more containers than Python's 700 allocations
     between collections, and collections visited every module again and again: a quarter of the
     CPU time of a process with 128 agents (``tests/benchmark/bench_requests.py``). So new objects
-    are scanned after 10,000 allocations, and what the first full collection kept is left out until
-    the context ends. Objects that come later are always scanned: a program that trains has tensors
-    in cycles of references.
+    are scanned after 10,000 allocations, and what lives at the start is left out until the context
+    ends. Objects that come later are always scanned: a program that trains has tensors in cycles of
+    references.
 
-    The first full collection is at the start, and frees the model of the run before. If the last
-    one was just before, as in a program with many short runs, it is when Python next has one. A
+    A collection at the start frees the model of the run before. It is skipped if the last one was a
+    moment ago, as in a program with many short runs; Python's own ones scan all objects then. A
     program that has set up its own garbage collection keeps it.
     """
+    # No callback of the collector: a Ctrl+C that Python handles in one is lost.
     before = gc.get_threshold()
     if not gc.isenabled() or before[0] >= _YOUNG_OBJECTS or gc.get_freeze_count():
         yield
         return
     gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
-    gc.callbacks.append(_freeze_once)
     try:
-        _collector.collect()
+        if _collector.collect():
+            gc.freeze()
         yield
     finally:
-        gc.callbacks.remove(_freeze_once)
         gc.set_threshold(*before)
         gc.unfreeze()

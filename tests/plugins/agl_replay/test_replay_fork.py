@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from openai import AsyncOpenAI
@@ -191,6 +194,16 @@ async def test_a_fork_whose_agent_asks_something_else_fails(
     assert "call 1 differs from the recorded one" in str(attempt.metadata)
 
 
+@contextmanager
+def held(url: str) -> Iterator[None]:
+    """Keep the address of a server that has stopped: a server of another test could get it."""
+    address = urlsplit(url)
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its old connections linger
+        holder.bind((address.hostname, address.port))
+        yield
+
+
 @pytest.mark.parametrize("live", [True, False])
 async def test_a_fork_whose_model_does_not_answer_is_not_queued_again(
     store: InMemoryLightningStore, live: bool
@@ -202,8 +215,9 @@ async def test_a_fork_whose_model_does_not_answer_is_not_queued_again(
         with runner.run_context(agent=Talker(), store=store):
             llm = LLM(endpoint=models.base_url, model="m")
             parent = await runner.step("Bob", resources={"llm": llm}, config=retries)
-        gone = live_models(models)
-    (one,) = await fork(Talker(), parent.rollout_id, store, at=2, model_list=gone if live else None)
+        gone = live_models(models) if live else None
+    with held(models.base_url):
+        (one,) = await fork(Talker(), parent.rollout_id, store, at=2, model_list=gone)
     assert one.status == "failed"
     assert await store.dequeue_rollout() is None
 

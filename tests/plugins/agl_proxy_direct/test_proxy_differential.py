@@ -86,6 +86,8 @@ class Bench:
         self._thread.join(10)
         self._loop.close()
         for client in (openai_client, anthropic_client):
+            for base in (self.direct, self.proxied):
+                client(base).close()
             client.cache_clear()
         self._server.shutdown()
         self._server.server_close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from agl_core.errors import LaunchError, error_text
 from agl_core.plugins import EventPipe
 from agl_exec_cs.child import Job, child_main
+from agl_exec_cs.events import LONGEST_WAIT
 from agl_exec_cs.forking import between_imports
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.main_guard import ADVICE, IMPORTS_MAIN
@@ -173,7 +176,11 @@ class Children:
         Returns:
             Whether all have ended.
         """
-        self._watcher.join(timeout)
+        remaining = math.inf if timeout is None else timeout
+        ends = time.monotonic() + remaining
+        while remaining > 0 and self._watcher.is_alive():
+            self._watcher.join(min(remaining, LONGEST_WAIT))
+            remaining = ends - time.monotonic()
         return not self._watcher.is_alive()
 
     def shut_down(self) -> bool:

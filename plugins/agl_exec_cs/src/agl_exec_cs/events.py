@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
 
-__all__ = ["MultiprocessingEvent", "wait_readable"]
+__all__ = ["LONGEST_WAIT", "MultiprocessingEvent", "wait_readable"]
 
-_LONGEST_POLL: Final = 86_400.0
-"""Seconds of one wait for the pipe: ``poll()`` takes at most 24.8 days."""
+LONGEST_WAIT: Final = 1.0
+"""Seconds of one wait: a Ctrl+C from just before it is handled only after it."""
 
 
 class MultiprocessingEvent:
@@ -52,9 +52,10 @@ class MultiprocessingEvent:
         return self._reader.poll(0)
 
     def wait(self, timeout: float | None = None) -> bool:
+        # In short waits: a long one is more than poll() takes, which is 24.8 days.
         remaining = math.inf if timeout is None else timeout
         ends = time.monotonic() + remaining
-        while not wait_for_connections([self._reader], min(remaining, _LONGEST_POLL)):
+        while not wait_for_connections([self._reader], min(remaining, LONGEST_WAIT)):
             remaining = ends - time.monotonic()
             if remaining <= 0:
                 return False

@@ -71,7 +71,7 @@ async def run_tasks(store: LightningStore) -> list[tuple[str, Any]]:
 
 @contextmanager
 def runner_elsewhere(store: RunStore, server: LightningStoreServer) -> Iterator[None]:
-    """Run a runner of a server in a thread until the block ends, and see it end without an error."""
+    """Run a runner of a server in a thread until the block ends, and see it end in order."""
     strategy = ClientServerExecutionStrategy(
         role="runner", n_runners=1, server_host=server.endpoint, graceful_timeout=3.0
     )

@@ -32,6 +32,7 @@ from typing import Any, Final
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from agl_testing.ports import free_port
 from tests.plugins.agl_store_postgres.postgres_server import BINARIES, Server, running_server
 
 pytestmark = pytest.mark.benchmark
@@ -189,7 +190,7 @@ class Cluster:
 
     def __init__(self, folder: Path, database: Server, model: Model, max_retries: int) -> None:
         self._folder, self._database, self._max_retries = folder, database, max_retries
-        self.store_port, self.proxy_port = _free_port(), _free_port()
+        self.store_port, self.proxy_port = free_port(), free_port()
         self._store_url = f"http://127.0.0.1:{self.store_port}"
         self.parts = {
             "store": Part(
@@ -232,7 +233,7 @@ class Cluster:
 
     def training(self, name: str) -> tuple[Part, Part]:
         """Return runner and algorithm of one run, which are not started."""
-        port = _free_port()
+        port = free_port()
         runner = Part(
             *(self._folder, f"{name}-runner", None, AGL, "runner", "train.toml"),
             *("--server", self._store_url, "-n", "2", "--concurrency", "4"),
@@ -246,7 +247,7 @@ class Cluster:
     def resumed(self, name: str) -> Part:
         return Part(
             *(self._folder, f"{name}-algorithm", None, AGL, "algorithm", "train.toml"),
-            *("--run", name, "--resume", "--port", str(_free_port()), "--json"),
+            *("--run", name, "--resume", "--port", str(free_port()), "--json"),
         )
 
     def restart_database(self, away: float) -> None:
@@ -395,12 +396,6 @@ def proxy_restart(rollouts: int, max_retries: int) -> Outcome:
     with clusters(max_retries) as cluster:
         cluster.write(steps=1, tasks=rollouts, calls=3)
         return train(cluster, "batch", "proxy", 1.0, _PROXY_AWAY)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _until(check: Any, part: Part) -> None:

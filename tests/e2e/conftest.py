@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from agl_testing.ports import free_port
+
 AGL = str(Path(sys.executable).with_name("agl"))
 SECONDS = 90
 
@@ -136,9 +138,7 @@ def finish(start: Start) -> Callable[..., str]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 def until_open(port: int, process: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from agl_serving import mint_token
+from agl_testing.ports import free_port
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 SECRET = secrets.token_urlsafe(32)
@@ -75,12 +76,6 @@ def started(
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(30)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.slow

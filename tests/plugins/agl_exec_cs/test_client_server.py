@@ -25,6 +25,7 @@ from agl_core.types import Rollout
 from agl_exec_cs import ClientServerExecutionStrategy
 from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_memory import InMemoryLightningStore
+from agl_testing.ports import free_port
 
 
 def strategy(n_runners: int = 2, **options: Any) -> ClientServerExecutionStrategy:
@@ -398,12 +399,6 @@ def in_thread(work: Any) -> tuple[threading.Thread, list[BaseException]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, errors
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("n_runners", [1, 2])

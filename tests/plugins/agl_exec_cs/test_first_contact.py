@@ -12,6 +12,7 @@ import pytest
 
 from agl_core.errors import StoreUnavailableError
 from agl_exec_cs import first_contact
+from agl_testing.ports import free_port
 
 
 class Healthy(BaseHTTPRequestHandler):
@@ -24,12 +25,6 @@ class Healthy(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def test_it_waits_until_the_server_is_there(monkeypatch, caplog):

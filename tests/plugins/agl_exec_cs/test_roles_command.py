@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agl_cli_kit import main
+from agl_testing.ports import free_port
 
 
 def agl(*arguments: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
@@ -30,9 +30,7 @@ def agl(*arguments: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    return str(free_port())
 
 
 def test_a_run_of_two_programs(project: Path, port: str) -> None:

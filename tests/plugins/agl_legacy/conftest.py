@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agl_core.errors import LaunchError
 from agl_scripted import ScriptedModels
-from agl_serving import bind_socket
 
 SCRIPTS = Path(__file__).parent / "scripts"
-FIXED_PORTS = (20_000, 32_768)
-"""Ports that Linux gives to no connection of itself (``net.ipv4.ip_local_port_range``)."""
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -27,19 +22,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def models() -> Iterator[ScriptedModels]:
     with ScriptedModels() as server:
         yield server
-
-
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    """Return a function that finds a port on which nothing listens until the caller does."""
-
-    def find() -> int:
-        while True:
-            port = random.randrange(*FIXED_PORTS)
-            with suppress(LaunchError), bind_socket("127.0.0.1", port):
-                return port
-
-    return find
 
 
 @pytest.fixture

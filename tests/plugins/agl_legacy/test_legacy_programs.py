@@ -13,9 +13,9 @@ import pytest
 
 from agl_scripted import Reply, ScriptedModels, SeenRequest, ToolCall
 from agl_serving import probe_health
+from agl_testing.ports import free_port
 
 OutputOf = Callable[..., str]
-FreePort = Callable[[], int]
 
 
 def last_text(request: SeenRequest) -> str:
@@ -34,7 +34,7 @@ def test_function_agents(output_of: OutputOf, models: ScriptedModels) -> None:
 
 
 @pytest.mark.slow
-def test_class_agents_and_worker_processes(output_of: OutputOf, free_port: FreePort) -> None:
+def test_class_agents_and_worker_processes(output_of: OutputOf) -> None:
     assert output_of("class_agent.py", PORT=free_port()).splitlines() == [
         "train 1 succeeded 0.5",
         "train 2 succeeded 1.0",
@@ -44,9 +44,7 @@ def test_class_agents_and_worker_processes(output_of: OutputOf, free_port: FreeP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["algorithm", "runner"])
-def test_the_roles_of_a_program_in_two_terminals(
-    start: Any, free_port: FreePort, first: str
-) -> None:
+def test_the_roles_of_a_program_in_two_terminals(start: Any, first: str) -> None:
     port = free_port()
     second = "runner" if first == "algorithm" else "algorithm"
     with socket.create_server(("127.0.0.1", port)) if first == "runner" else nullcontext() as door:
@@ -67,9 +65,7 @@ def test_the_roles_of_a_program_in_two_terminals(
 
 
 @pytest.mark.slow
-def test_an_algorithm_in_three_terminals(
-    start: Any, models: ScriptedModels, free_port: FreePort
-) -> None:
+def test_an_algorithm_in_three_terminals(start: Any, models: ScriptedModels) -> None:
     models.script = lambda request: Reply("Mars" if "one word" in last_text(request) else "a b c d")
     port = free_port()
     store = start("store", "--port", str(port), module="agl_cli_kit")
@@ -119,7 +115,7 @@ def test_prompt_optimisation(output_of: OutputOf, models: ScriptedModels) -> Non
     ]
 
 
-def test_the_llm_proxy(output_of: OutputOf, models: ScriptedModels, free_port: FreePort) -> None:
+def test_the_llm_proxy(output_of: OutputOf, models: ScriptedModels) -> None:
     models.script = [Reply("Paris")]
     assert output_of("llm_proxy.py", PORT=free_port()).splitlines() == [
         *["Paris"] * 3,
@@ -128,16 +124,14 @@ def test_the_llm_proxy(output_of: OutputOf, models: ScriptedModels, free_port: F
 
 
 @pytest.mark.parametrize("where", ["memory", "server"])
-def test_tracing_to_a_store(where: str, output_of: OutputOf, free_port: FreePort) -> None:
+def test_tracing_to_a_store(where: str, output_of: OutputOf) -> None:
     assert output_of("write_traces.py", where, PORT=free_port()).splitlines() == [
         "9 ['rank']",
         "0.5 succeeded",
     ]
 
 
-def test_collecting_triplets_for_fine_tuning(
-    output_of: OutputOf, models: ScriptedModels, free_port: FreePort
-) -> None:
+def test_collecting_triplets_for_fine_tuning(output_of: OutputOf, models: ScriptedModels) -> None:
     models.script = [Reply("It is 42.")]
     assert output_of("collect_triplets.py", PORT=free_port()).splitlines() == [
         "['succeeded', 'succeeded'] [1.0, 1.0]",
@@ -157,9 +151,7 @@ def test_the_command_line_of_a_program(output_of: OutputOf) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_and_a_client_of_0_1(
-    start: Any, models: ScriptedModels, free_port: FreePort
-) -> None:
+def test_the_server_and_a_client_of_0_1(start: Any, models: ScriptedModels) -> None:
     models.script = lambda request: Reply(
         "Ann" if request.body["messages"][0]["content"] == "Be brief." else "Ann Marie"
     )

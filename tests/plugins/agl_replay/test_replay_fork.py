@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +19,7 @@ from agl_replay import NotReplayableError, fork, fork_requests, fork_requests_at
 from agl_runner import LitAgentRunner
 from agl_scripted import Reply, ScriptedModels, SeenRequest
 from agl_store_memory import InMemoryLightningStore
+from agl_testing.ports import held_port
 from agl_tracer_otel import OtelTracer
 
 Record = Callable[..., Awaitable[Rollout]]
@@ -194,16 +193,6 @@ async def test_a_fork_whose_agent_asks_something_else_fails(
     assert "call 1 differs from the recorded one" in str(attempt.metadata)
 
 
-@contextmanager
-def held(url: str) -> Iterator[None]:
-    """Keep the address of a server that has stopped: a server of another test could get it."""
-    address = urlsplit(url)
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its old connections linger
-        holder.bind((address.hostname, address.port))
-        yield
-
-
 @pytest.mark.parametrize("live", [True, False])
 async def test_a_fork_whose_model_does_not_answer_is_not_queued_again(
     store: InMemoryLightningStore, live: bool
@@ -216,7 +205,7 @@ async def test_a_fork_whose_model_does_not_answer_is_not_queued_again(
             llm = LLM(endpoint=models.base_url, model="m")
             parent = await runner.step("Bob", resources={"llm": llm}, config=retries)
         gone = live_models(models) if live else None
-    with held(models.base_url):
+    with held_port(urlsplit(models.base_url).port or 0):
         (one,) = await fork(Talker(), parent.rollout_id, store, at=2, model_list=gone)
     assert one.status == "failed"
     assert await store.dequeue_rollout() is None

@@ -26,6 +26,7 @@ from agl_server_vllm.launch import serve_environment, serve_options
 from agl_server_vllm.options import words_of
 from agl_server_vllm.process import message_of
 from agl_server_vllm.progress import show_start
+from agl_testing.ports import free_port
 
 MakeServer = Callable[..., VLLMServer]
 
@@ -395,10 +396,3 @@ class TestDeath:
         assert server.model_version == "0"
         assert log.exists()  # the log of the killed vLLM is kept
         log.unlink()
-
-
-def free_port() -> int:
-    from agl_serving import bind_socket
-
-    with bind_socket("127.0.0.1", 0) as probe:
-        return probe.getsockname()[1]

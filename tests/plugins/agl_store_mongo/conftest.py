@@ -17,6 +17,7 @@ import pytest
 from pymongo import MongoClient
 
 from agl_store_mongo import MongoConfig, MongoLightningStore
+from agl_testing.ports import free_port
 
 # pymongo leaves a socket to the garbage collector if a call is cancelled while it connects.
 PYMONGO_WARNING = "ignore:unclosed <socket:ResourceWarning"
@@ -34,9 +35,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.partition = "default"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

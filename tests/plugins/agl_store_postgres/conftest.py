@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from .postgres_server import Server, free_port, running_server
+from agl_testing.ports import free_port
+
+from .postgres_server import Server, running_server
 
 
 @pytest.fixture(scope="session")

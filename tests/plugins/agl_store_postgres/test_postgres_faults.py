@@ -27,6 +27,7 @@ from agl_store_postgres.pool import Connection, Pool
 from agl_store_postgres.session import Session
 from agl_testing import FaultyRelay
 from agl_testing.database import DatabaseFaultSuite, Writers
+from agl_testing.ports import held_port
 from agl_testing.samples import span_of
 
 from .postgres_server import Server, folders, running_server
@@ -57,9 +58,8 @@ async def test_calls_do_not_notice_that_their_connections_are_ended(own_server):
 
 async def test_the_log_says_that_a_call_waits_for_the_server(monkeypatch, caplog):
     monkeypatch.setattr(waits, "SILENT_SECONDS", 0.0)
-    with socket.socket() as bound:  # nobody listens at its port
-        bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}/postgres"
+    with held_port() as port:
+        address = f"127.0.0.1:{port}/postgres"
         store = PostgresLightningStore(f"postgresql://agl@{address}", timeout_seconds=0.2)
         with pytest.raises(StoreUnavailableError):
             await store.get_rollout_by_id("x")

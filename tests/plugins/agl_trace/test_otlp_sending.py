@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from agl_core.errors import ConfigError, TraceExportError
 from agl_core.types import Span
+from agl_testing.ports import held_port
 from agl_trace.otlp import send
 from agl_trace.otlp.send import OtlpSender, SendOutcome, headers_from_environment, traces_url
 
@@ -135,11 +136,9 @@ def test_permanent_errors_are_not_retried(collector, answer, message):
 
 
 def test_a_missing_backend():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(TraceExportError, match=r"cannot reach http://127.* refused"):
-        OtlpSender(url, tries=2).send(spans(1))
+    refused = pytest.raises(TraceExportError, match=r"cannot reach http://127.* refused")
+    with held_port() as port, refused:
+        OtlpSender(f"http://127.0.0.1:{port}", tries=2).send(spans(1))
 
 
 def test_a_backend_that_does_not_answer():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from agl_store_http import LightningStoreClient, LightningStoreServer
 from agl_store_http.client.transport import Reply
 from agl_store_memory import InMemoryLightningStore
 from agl_testing import FaultyRelay
+from agl_testing.ports import held_port
 
 TIMEOUT = 0.3
 LATE = 0.2
@@ -74,14 +74,12 @@ async def test_a_server_that_fails_is_reported_at_the_timeout_and_not_after_the_
 
 
 async def test_a_server_that_is_gone_is_reported_at_the_timeout() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    client = LightningStoreClient(address)
-    began = time.monotonic()
-    with pytest.raises(StoreUnavailableError, match="does not answer"):
-        await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=TIMEOUT)
-    assert time.monotonic() - began < TIMEOUT + LATE
+    with held_port() as port:
+        client = LightningStoreClient(f"http://127.0.0.1:{port}")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
+            await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=TIMEOUT)
+        assert time.monotonic() - began < TIMEOUT + LATE
     await client.close()
 
 

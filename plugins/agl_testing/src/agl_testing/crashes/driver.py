@@ -28,6 +28,7 @@ import psutil
 from agl_algorithm_kit import stored_runs
 from agl_core.store import LightningStore
 from agl_testing.crashes.stores import StoreSpec
+from agl_testing.ports import free_port
 
 __all__ = ["Report", "survive_kills"]
 
@@ -82,9 +83,7 @@ class World:
         self.folder = folder
         self.spec = spec
         self._actors = actors
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port: int = probe.getsockname()[1]
+        self._port = free_port()
         self.sessions = 0
         self._store = 0
         self._training = 0

@@ -13,7 +13,8 @@ Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting"
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from agl_core.errors import InvalidArgumentError
@@ -64,25 +65,25 @@ def gain_at_least(differences: Sequence[float], alpha: float) -> float:
     The wealth falls in the null, so the bound is the largest null that the bettors refute.
     """
     goal = -math.log(alpha)
+    counts = Counter(differences)  # few, where rewards are 0 or 1
     low, high = -1.0, 1.0
     for _ in range(_STEPS):
         null = (low + high) / 2
-        if _log_wealth(differences, null) >= goal:
+        if _log_wealth(counts, null) >= goal:
             low = null
         else:
             high = null
     return low
 
 
-def _log_wealth(differences: Sequence[float], null: float) -> float:
+def _log_wealth(counts: Mapping[float, int], null: float) -> float:
+    """Return the log of the mean wealth; exact sums, so the order of the pairs changes no bit."""
     if null <= -1:
         return math.inf
-    logs = [0.0] * len(STAKES)
-    for difference in differences:
-        won = (difference - null) / (1 + null)
-        for index, stake in enumerate(STAKES):
-            logs[index] += math.log1p(stake * won)
-    return _log_mean(logs)
+    won = [((difference - null) / (1 + null), count) for difference, count in counts.items()]
+    return _log_mean(
+        [math.fsum(count * math.log1p(stake * each) for each, count in won) for stake in STAKES]
+    )
 
 
 def _log_mean(logs: Sequence[float]) -> float:

@@ -22,8 +22,8 @@ _RUNS: Final = 200
 _FEWEST_RUNS: Final = 20
 """Simulated tests per gain of a long plan: enough to tell a hopeless one, at 11 points."""
 _BUDGET: Final = 60_000
-"""Pairs or episodes to simulate for one gain, unless the fewest runs are more: a planned test
-takes about a second for them, an anytime one or a live trial about five."""
+"""Pairs or episodes to simulate for one gain, unless the fewest runs are more: they take less than
+a second."""
 
 
 class _Task(NamedTuple):

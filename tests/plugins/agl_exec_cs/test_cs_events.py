@@ -54,7 +54,7 @@ def test_a_wait_can_be_long(event: ExecutionEvent, timeout: float) -> None:
 
 
 def test_a_long_wait_ends_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agl_exec_cs.events.LONGEST_WAIT", 0.02)
+    monkeypatch.setattr("agl_exec_cs.waits._LONGEST_WAIT", 0.02)
     began = time.monotonic()
     assert not MultiprocessingEvent().wait(0.1)
     assert 0.1 <= time.monotonic() - began < 5

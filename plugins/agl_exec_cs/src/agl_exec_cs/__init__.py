@@ -4,7 +4,7 @@ Strategies that start runners on other machines share its parts: :class:`RunServ
 store of a run and gives its runners their token, :class:`RunStore` tracks what each worker has
 claimed, and :func:`run_runner` runs a worker. :func:`first_worker` says which workers
 ``agl runner`` has that was started with a seed, and :class:`ScaledStore` when there is work for
-more of them.
+more of them. :func:`wait_in_steps` waits for their end.
 """
 
 from agl_core.lazy import lazy_names

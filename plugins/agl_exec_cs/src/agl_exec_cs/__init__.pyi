@@ -17,4 +17,5 @@ from .served_run import (
     serve_run as serve_run,
 )
 from .store_access import StoreAccess as StoreAccess
+from .waits import wait_in_steps as wait_in_steps
 from .worker_ids import first_worker as first_worker

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import pickle
 import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
@@ -18,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from agl_core.errors import LaunchError, error_text
 from agl_core.plugins import EventPipe
 from agl_exec_cs.child import Job, child_main
-from agl_exec_cs.events import LONGEST_WAIT
 from agl_exec_cs.forking import between_imports
 from agl_exec_cs.leftovers import Leftovers
 from agl_exec_cs.main_guard import ADVICE, IMPORTS_MAIN
+from agl_exec_cs.waits import wait_in_steps
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -176,12 +174,12 @@ class Children:
         Returns:
             Whether all have ended.
         """
-        remaining = math.inf if timeout is None else timeout
-        ends = time.monotonic() + remaining
-        while remaining > 0 and self._watcher.is_alive():
-            self._watcher.join(min(remaining, LONGEST_WAIT))
-            remaining = ends - time.monotonic()
-        return not self._watcher.is_alive()
+
+        def wait(seconds: float) -> bool:
+            self._watcher.join(seconds)
+            return not self._watcher.is_alive()
+
+        return wait_in_steps(wait, timeout)
 
     def shut_down(self) -> bool:
         """End all children, by force if needed. Ctrl+C skips to the next step.

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import multiprocessing
 import os
 import sys
 import threading
-import time
 from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_connections
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from agl_exec_cs.waits import wait_in_steps
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
 
-__all__ = ["LONGEST_WAIT", "MultiprocessingEvent", "wait_readable"]
-
-LONGEST_WAIT: Final = 1.0
-"""Seconds of one wait: a Ctrl+C from just before it is handled only after it."""
+__all__ = ["MultiprocessingEvent", "wait_readable"]
 
 
 class MultiprocessingEvent:
@@ -52,14 +49,7 @@ class MultiprocessingEvent:
         return self._reader.poll(0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        # In short waits: a long one is more than poll() takes, which is 24.8 days.
-        remaining = math.inf if timeout is None else timeout
-        ends = time.monotonic() + remaining
-        while not wait_for_connections([self._reader], min(remaining, LONGEST_WAIT)):
-            remaining = ends - time.monotonic()
-            if remaining <= 0:
-                return False
-        return True
+        return wait_in_steps(lambda step: bool(wait_for_connections([self._reader], step)), timeout)
 
     async def wait_async(self) -> None:
         if not self.is_set():

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from agl_core.errors import LaunchError, error_text
 from agl_core.execution import RUN_ENDED, ThreadingEvent
+from agl_exec_cs import wait_in_steps
 from agl_exec_k8s.api import ERRORS, Api, described, status_of
 from agl_exec_k8s.config import KubernetesConfig
 from agl_exec_k8s.manifests import CONTAINER, Manifest, RunObjects, reference
@@ -126,7 +127,8 @@ class Fleet(ABC):
             if not self._pods:
                 return False
             # The grace period of the pods, and the time in which deletions are noticed.
-            if not self._none_left.wait(2 * config.graceful_timeout + config.terminate_timeout):
+            longest = 2 * config.graceful_timeout + config.terminate_timeout
+            if not wait_in_steps(self._none_left.wait, longest):
                 logger.warning("%d pods did not end in time; killing them", len(self._pods))
         except KeyboardInterrupt:
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -247,6 +248,9 @@ async def test_the_document_describes_every_endpoint_and_model(served):
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)
     assert all(operation["summary"] for operation in operations)
+    bodies = [operation["requestBody"] for operation in operations if "requestBody" in operation]
+    assert len(bodies) > 10
+    assert all(content["schema"] for body in bodies for content in body["content"].values())
     schemas = document["components"]["schemas"]
     undescribed = [name for name, schema in schemas.items() if not schema.get("description")]
     assert undescribed == []
@@ -281,11 +285,14 @@ def test_each_route_is_in_the_table_once():
 
 async def test_each_request_is_logged_at_debug(served, caplog):
     caplog.set_level("DEBUG", logger="agl_store_http")
+    began = time.perf_counter()
     await served.get("/rollouts/ro-unknown")
     await served.get("/nowhere")
-    lines = [record.getMessage() for record in caplog.records]
-    assert any(line.startswith("GET /v1/agl/rollouts/ro-unknown: 200, ") for line in lines)
-    assert any(line.startswith("GET /v1/agl/nowhere: 404, ") for line in lines)
+    passed = (time.perf_counter() - began) * 1000
+    lines = "\n".join(record.getMessage() for record in caplog.records)
+    took = re.findall(r"GET /v1/agl/(rollouts/ro-unknown: 200|nowhere: 404), ([\d.]+) ms", lines)
+    assert [status for status, _ in took] == ["rollouts/ro-unknown: 200", "nowhere: 404"]
+    assert 0 < sum(float(milliseconds) for _, milliseconds in took) < passed
 
 
 async def test_a_body_that_does_not_end_is_given_up(served, monkeypatch):

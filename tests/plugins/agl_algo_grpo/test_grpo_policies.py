@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
+import re
 import signal
 import zlib
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,9 @@ def test_two_policies_train_on_their_own_calls_and_rewards(
         "critic": {"model": folders["critic"], "reward": "critic", "learning_rate": 1e-2},
     }
     team = Team()
+    caplog.set_level("INFO", logger="agl_core")
     algorithm, rows = train(tmp_path, policies, team, tasks=[0, 1], steps=2)
+    assert re.search(r"GRPO: 2/2 solver: reward 0\.\d+, critic: reward [01]\.\d+", caplog.text)
     assert set(team.servers) == {2}
     assert servers() == []
     assert_trained(rows["solver"], [0, 1])

@@ -86,6 +86,21 @@ async def test_its_restarts_are_limited():
         assert server.starts == 3
 
 
+@pytest.mark.parametrize("ran_before", [False, True])
+async def test_only_what_it_started_is_stopped(ran_before: bool):
+    server = Fragile(())
+    serving = serving_of(server)
+    proxy = serving._proxy
+    if ran_before:
+        await server.start()
+        await proxy.start()
+    async with serving.running():
+        assert server.alive
+        assert proxy.is_running()
+    assert server.alive == proxy.is_running() == ran_before
+    await proxy.stop()
+
+
 class Tied(Fragile):
     """A server that takes no whole model."""
 

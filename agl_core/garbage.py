@@ -94,8 +94,8 @@ def fewer_collections() -> Generator[None]:
     references.
 
     A collection at the start frees the model of the run before. It is skipped if the last one was a
-    moment ago, as in a program with many short runs; Python's own ones scan all objects then. A
-    program that has set up its own garbage collection keeps it.
+    moment ago, as in a program with many short runs; then nothing is left out. A program that has
+    set up its own garbage collection keeps it.
     """
     # No callback of the collector: a Ctrl+C that Python handles in one is lost.
     before = gc.get_threshold()

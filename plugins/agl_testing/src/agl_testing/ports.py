@@ -27,7 +27,7 @@ def free_port() -> int:
 
 @contextmanager
 def held_port(port: int = 0) -> Generator[int]:
-    """Keep a port in a ``with`` block at which nobody answers; yields it.
+    """Keep a port at which nobody answers, in a ``with`` block. Yields the port.
 
     Connections to it are refused, and no other server can get it.
 

@@ -47,7 +47,9 @@ def test_pods_run_the_agent_of_the_image(
     assert sorted(reward or 0 for reward in rewards) == pytest.approx([i / 5 for i in range(10)])
     assert not strategy.interrupted
     assert cluster.left() == []
-    assert cluster.exit_codes() == [0, 0]
+    codes = cluster.exit_codes()
+    assert len(codes) == 2
+    assert set(codes) <= {0, 130, 143}  # by the end of the run, or by the SIGTERM of the deletion
 
     (secret,), (deployment,), pods = seen
     assert secret["stringData"]["token"] not in str(deployment) + str(pods)

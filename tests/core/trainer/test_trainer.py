@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -35,6 +34,7 @@ from agl_core.types import NamedResources, PromptTemplate, ProxyLLM
 from agl_exec_shm import SharedMemoryExecutionStrategy
 from agl_runner import LitAgentRunner
 from agl_store_memory import InMemoryLightningStore
+from agl_testing.ports import held_port
 from agl_tracer_dummy import DummyTracer
 from agl_tracer_otel import OtelTracer
 
@@ -534,13 +534,13 @@ def test_evaluate_takes_an_edited_prompt_until_the_next_training() -> None:
 
 
 def test_evaluate_says_that_the_proxy_of_a_stored_model_is_gone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     store = InMemoryLightningStore()
-    llm = ProxyLLM(endpoint=f"http://127.0.0.1:{port}", model="m")
-    asyncio.run(store.update_resources("v1", {"main_llm": llm}))
-    with pytest.raises(ConfigError, match=r"behind a proxy at http://127\.0\.0\.1:.* which ended"):
-        trainer(store=store).evaluate(parrot, ["a"], resources="v1")
+    gone = pytest.raises(ConfigError, match=r"behind a proxy at http://127\.0\.0\.1:.* which ended")
+    with held_port() as port:
+        llm = ProxyLLM(endpoint=f"http://127.0.0.1:{port}", model="m")
+        asyncio.run(store.update_resources("v1", {"main_llm": llm}))
+        with gone:
+            trainer(store=store).evaluate(parrot, ["a"], resources="v1")
     assert not asyncio.run(store.query_rollouts())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from agl_core.agent import rollout
 from agl_core.errors import ConfigError, RunFailedError
 from agl_core.types import FINISHED_STATUSES, PromptTemplate
 from agl_scripted import Reply, ScriptedModels, SeenRequest
+from agl_testing.ports import held_port
 
 
 def is_edit(request: SeenRequest) -> bool:
@@ -171,10 +171,9 @@ class TestEndpoints:
 
     def test_an_endpoint_that_is_not_there_ends_it_too(self, make_apo, fit, store):
         apo = make_apo()
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        apo.async_openai_client.base_url = f"http://127.0.0.1:{port}/v1"
-        with pytest.raises(RunFailedError, match="Connection error"):
+        refused = pytest.raises(RunFailedError, match="Connection error")
+        with held_port() as port, refused:
+            apo.async_openai_client.base_url = f"http://127.0.0.1:{port}/v1"
             fit(apo)
         assert check(apo, store) == {"no critique: APIConnectionError: Connection error."}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from agl_core.errors import ConfigError
 from agl_core.types import FINISHED_STATUSES
 from agl_scripted import Reply, ScriptedModels
 from agl_store_memory import InMemoryLightningStore
+from agl_testing.ports import held_port
 
 SEEDS = {"plan": "Plan {question}", "answer": "Answer {question}"}
 
@@ -109,10 +109,9 @@ def test_real_endpoints_from_the_environment(fit, store, monkeypatch):
         fit(None, fails="1 times: plan: no edit: AuthenticationError: ")
         # One of a list of models, which costs nothing, and one that is refused.
         assert len([one for one in models.requests if one.path.endswith("/completions")]) == 1
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
-    gepa = fit(None, max_iterations=1, perfect_score=None, fails="Connection error")
+    with held_port() as port:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{port}/v1")
+        gepa = fit(None, max_iterations=1, perfect_score=None, fails="Connection error")
     assert gepa.history[1].rejected == "plan: no edit: APIConnectionError: Connection error."
     check(gepa, store)
 

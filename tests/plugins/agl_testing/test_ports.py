@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import random
+import secrets
 import socket
 
 import pytest
@@ -24,9 +24,19 @@ def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch):
         port = taken.getsockname()[1]
         other = free_port()
         drawn = [port, port, other]
-        monkeypatch.setattr(random, "randrange", lambda *_: drawn.pop(0))
+        monkeypatch.setattr(secrets, "choice", lambda _: drawn.pop(0))
         assert free_port() == other
         assert drawn == []
+
+
+def test_a_fault_of_the_system_is_raised_and_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch):
+    class Full(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(errno.ENOBUFS, "no buffer space")
+
+    monkeypatch.setattr(socket, "socket", Full)
+    with pytest.raises(OSError, match="no buffer space"):
+        free_port()
 
 
 def test_a_held_port_refuses_connections_and_servers():

@@ -29,6 +29,7 @@ from agl_core.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl_serving import PythonServerLauncher, PythonServerLauncherArgs
 from agl_store_http import LightningStoreClient, StoreApp
 from agl_store_memory import InMemoryLightningStore
+from agl_testing.ports import held_port
 
 FAST: dict[str, Any] = {"retry_delays": (0.01, 0.01, 0.01), "health_retry_delays": (0.01, 0.01)}
 
@@ -217,14 +218,11 @@ async def test_a_full_store_is_told_from_a_damaged_one(moody, connect, kind):
 
 
 async def test_no_server_at_all():
-    from agl_serving import bind_socket
-
-    with bind_socket("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-    client = LightningStoreClient(f"http://127.0.0.1:{port}", **FAST)
-    with pytest.raises(StoreUnavailableError, match=f"{port} does not answer"):
-        await client.dequeue_rollout("w")
-    await client.close()
+    with held_port() as port:
+        client = LightningStoreClient(f"http://127.0.0.1:{port}", **FAST)
+        with pytest.raises(StoreUnavailableError, match=f"{port} does not answer"):
+            await client.dequeue_rollout("w")
+        await client.close()
 
 
 # -- replies that are lost -------------------------------------------------------------------------

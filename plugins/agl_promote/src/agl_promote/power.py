@@ -51,9 +51,10 @@ def power_of(
     Args:
         plan: The plan; guardrails are left out.
         known: Rewards of the champion, of which tasks are drawn. A reward between the ends of the
-            range stands for the chance of the highest one; one at an end for a task that always
-            or never succeeds, so of single rollouts that chance decides the power is estimated
-            too high. Without any, half of the tasks are easy and half are hard.
+            range is taken as the chance of the highest one, and a reward at an end as a task that
+            always or never succeeds. Rewards of single rollouts are at an end by chance, so the
+            power is then estimated too high. Without any, half of the tasks are easy and half are
+            hard.
         gain: True mean gain, as a share of the reward range; at most what the known rewards leave
             to gain.
         most: Pairs that the budget suffices for; None for all.

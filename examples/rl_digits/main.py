@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # Set before the import of PyTorch: two processes with two threads each would compete for the
 # cores.
@@ -30,7 +30,14 @@ __all__ = ["train"]
 
 
 def train(
-    folder: Path, *, seed: int, steps: int, runners: int, overlap: int = 0, server: Any = None
+    folder: Path,
+    *,
+    seed: int,
+    steps: int,
+    runners: int,
+    overlap: int = 0,
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    server: Any = None,
 ) -> dict[str, Any]:
     """Train a new model; return the results.
 
@@ -40,6 +47,8 @@ def train(
         steps: Number of training steps.
         runners: Number of processes that run the agent.
         overlap: 1: the next step's rollouts run while the model trains.
+        dtype: Type of the computation of the trainer and of the default server; ``auto`` is
+            bfloat16 on a GPU, else float32.
         server: The LLM server; by default the Hugging Face server.
     """
     base = make_model(folder / "base", seed=seed)
@@ -53,8 +62,9 @@ def train(
         max_tokens=16,
         seed=seed,
         overlap=overlap,
+        dtype=dtype,
         threads=1,
-        server=server or {"type": "hf", "threads": 1, "seed": seed},
+        server=server or {"type": "hf", "threads": 1, "seed": seed, "dtype": dtype},
         output_dir=str(folder),
         checkpoint_every=10,
     )
@@ -100,6 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--overlap", type=int, default=0, choices=(0, 1))
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--output", type=Path, default=Path("agl-runs/rl_digits"))
     parser.add_argument("--json", action="store_true", help="end with one JSON object per seed")
     options = parser.parse_args()
@@ -112,6 +123,7 @@ def main() -> None:
             steps=options.steps,
             runners=options.runners,
             overlap=options.overlap,
+            dtype=options.dtype,
         )
         for seed in options.seeds
     ]

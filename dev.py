@@ -21,6 +21,8 @@
                                        tests that `test` does not run
     python3 dev.py heavy [NAME...]     the tests that need real vLLM, torch, agent frameworks and
                                        a browser
+    python3 dev.py gpu [ARGS...]       the tests that measure a GPU, and a table of what they
+                                       measured; --help says more
     python3 dev.py docs [PAGE...]      the site; README.md and docs/, typed into a fresh clone; the
                                        quick start and the tutorials, from wheels
     python3 dev.py site                builds the site of the documentation in build/site/html
@@ -254,6 +256,11 @@ def heavy(arguments: Sequence[str]) -> None:
     )
 
 
+def gpu(arguments: Sequence[str]) -> None:
+    """Run the tests that measure a GPU, and print what they measured."""
+    suites.gpu(arguments)
+
+
 # What runs with the oldest versions: the rooms that lean on libraries most, without the slow parts.
 LOWEST_TESTS = (
     *("tests/core/emitter", "tests/core/genai", "tests/core/otel", "tests/plugins/agl_adapters"),
@@ -362,6 +369,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
         lowest,
         plugins,
         heavy,
+        gpu,
         demo,
         dashboard,
         test,

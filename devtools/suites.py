@@ -7,8 +7,10 @@ one environment. Those of each heavy package, and of an example that names requi
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -25,6 +27,12 @@ NOTHING_COLLECTED = 5
 VLLM_PYTHON = "AGL_TEST_VLLM_PYTHON"
 MUST_INSTALL = "AGL_TEST_MUST_INSTALL"
 """Environment variable: an example whose programs cannot be installed fails instead of skipping."""
+GPU_TESTS = "agl_algo_grpo"
+"""The package among whose tests are those marked ``gpu``."""
+GPU_ON_CPU = "AGL_TEST_GPU"
+"""Environment variable: ``cpu`` tries those tests where there is no GPU."""
+GPU_SECONDS = 240
+"""Limit of all tests on a GPU together: such a machine is often lent for minutes only."""
 UNMARKED = "not slow and not benchmark and not heavy"
 SLOW = "slow and not benchmark and not heavy"
 NOT_HEAVY = "not benchmark and not heavy"
@@ -168,6 +176,49 @@ def run_in_earnest(package: Package) -> None:
         env[VLLM_PYTHON] = str(vllm_python())
     python = distributions.alone(package, fresh=False)
     run(*installed(python), package.tests, "-m", HEAVY, env=env)
+
+
+def gpu(arguments: Sequence[str]) -> None:
+    """Run the tests marked ``gpu``; they skip without a GPU, and end with a table.
+
+    Args:
+        arguments: ``--python``, ``--cpu``, and options of pytest.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python3 dev.py gpu",
+        allow_abbrev=False,  # pytest has options of its own
+        description=f"Run the tests that measure a GPU, in at most {GPU_SECONDS // 60} minutes "
+        "beside the installation, and print a table of their figures and bars. It fails if a test "
+        "fails. Other arguments go to pytest.",
+        epilog="Example: python3 dev.py gpu -k precision. Without a package index: pip install "
+        "--no-index the wheels of the packages and of what they require, then "
+        "python3 dev.py gpu --python python3",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        help="a Python that has agl-algo-grpo with its test extra, and pytest with its plugins; by "
+        "default an environment is made",
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help="without a GPU try the tests on the CPU, in small"
+    )
+    options, others = parser.parse_known_args(arguments)
+    (package,) = packages.named([GPU_TESTS])
+    env = {GPU_ON_CPU: "cpu"} if options.cpu else {}
+    env |= tests_on_path()
+    if options.python is None:
+        python = distributions.alone(package, fresh=False)
+    elif found := shutil.which(options.python):
+        python = Path(found).absolute()  # not resolved: a link is in an environment
+        # What is installed with `pip install --target` is found by this variable.
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [env["PYTHONPATH"], os.environ.get("PYTHONPATH")])
+        )
+    else:
+        parser.error(f"--python: {options.python} is not a program")
+    limit = f"--session-timeout={GPU_SECONDS}"
+    run(*installed(python), "-m", "gpu", limit, package.tests / "gpu", *others, env=env)
 
 
 def run_example(name: str) -> None:

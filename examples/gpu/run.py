@@ -19,9 +19,11 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from alone import engine_tokens_per_second, update_tokens_per_second
@@ -34,7 +36,8 @@ GROUP: Final = 8
 ALONE: Final = "AGL_GPU_EXAMPLE_ALONE"  # set in the process of one measurement
 LARGE: Final = 5e8  # parameters from which activations are computed again
 WARM_UP: Final = 1  # first steps, which compile and allocate, and are not measured
-
+DELTAS: Final = ("logprob_delta_mean", "logprob_delta_p99", "logprob_delta")
+"""Columns of ``metrics.csv``: mean, 99th percentile and largest difference of a step's tokens."""
 
 TOOL: Final = {
     "type": "function",
@@ -151,7 +154,7 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
         "trained_tokens_per_second": total("tokens") / total("train_seconds"),
         "publish_seconds": total("publish_seconds") / len(rows),
         "step_seconds": seconds / len(rows),
-        "logprob_delta": max(float(row["logprob_delta"]) for row in rows),
+        **logprob_deltas(rows),
         "sampled_tokens": sampled / len(rows),
         "trained_tokens": total("tokens") / len(rows),
         "rollout_seconds": total("rollout_seconds") / len(rows),
@@ -166,6 +169,23 @@ def measure(options: argparse.Namespace, size: str, server: str) -> dict[str, An
             "peak_bytes": monitor.peak_bytes(),
         }
     return result
+
+
+def logprob_deltas(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    """Return how log-probabilities of server and trainer differ, over the steps that say it.
+
+    The mean is that of the steps; 99th percentile and largest difference are those of the worst
+    step. With ``overlap`` a step without rows of the current weights says nothing: NaN.
+
+    Args:
+        rows: Rows of ``metrics.csv``.
+    """
+    known = [row for row in rows if not math.isnan(float(row["logprob_delta"]))]
+    if not known:
+        return dict.fromkeys(DELTAS, math.nan)
+    found = {name: [float(row[name]) for row in known] for name in DELTAS}
+    mean, p99, largest = DELTAS
+    return {mean: fmean(found[mean]), p99: max(found[p99]), largest: max(found[largest])}
 
 
 def server_options(server: str, options: argparse.Namespace, length: int) -> dict[str, Any]:
@@ -197,7 +217,8 @@ def table(results: list[dict[str, Any]]) -> str:
     """Return the results as a table in Markdown."""
     head = (
         *("parameters", "server", "type", "sampled tokens/s", "trained tokens/s", "step"),
-        *("new weights", "GPU busy", "memory", "log-probabilities differ by"),
+        *("new weights", "GPU busy", "memory"),
+        "log-probabilities differ by: mean / 99 % / largest",
     )
     lines = [head, ("---",) * len(head), *map(cells, results)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -232,7 +253,7 @@ def cells(result: dict[str, Any]) -> tuple[str, ...]:
         f"{result['publish_seconds']:.2f} s",
         "-" if busy is None else f"{busy:.0%}",
         f"{result['peak_bytes'] / 2**30:.1f} GiB",
-        "-" if math.isnan(result["logprob_delta"]) else f"{result['logprob_delta']:.1e}",
+        " / ".join("-" if math.isnan(result[name]) else f"{result[name]:.1e}" for name in DELTAS),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "gpu"))
 
 import monitor  # pyright: ignore[reportMissingImports]
-from run import limits, parse, table  # pyright: ignore[reportMissingImports]
+from run import (  # pyright: ignore[reportMissingImports]
+    limits,
+    logprob_deltas,
+    parse,
+    table,
+)
 from sizes import REAL, count  # pyright: ignore[reportMissingImports]
 
 PROGRAM = """\
@@ -129,11 +135,21 @@ def test_the_table_shows_a_measurement():
         "publish_seconds": 0.125,
         "gpu_busy": None,
         "peak_bytes": 3 * 2**29,
+        "logprob_delta_mean": 3e-7,
+        "logprob_delta_p99": 8e-7,
         "logprob_delta": 9.5e-7,
     }
     head, rule, on_cpu, on_gpu = table([result, {**result, "gpu_busy": 0.5}]).splitlines()
     assert head.count("|") == rule.count("|") == on_cpu.count("|")
     cells = [cell.strip() for cell in on_cpu.strip("|").split("|")]
     assert cells[:5] == ["9.8M", "hf", "float32", "1,234", "2,346"]
-    assert cells[5:] == ["1.2 s", "0.12 s", "-", "1.5 GiB", "9.5e-07"]
+    assert cells[5:] == ["1.2 s", "0.12 s", "-", "1.5 GiB", "3.0e-07 / 8.0e-07 / 9.5e-07"]
     assert " 50% " in on_gpu
+
+
+def test_differences_are_those_of_the_steps_that_say_it():
+    names = ("logprob_delta_mean", "logprob_delta_p99", "logprob_delta")
+    steps = [("0.1", "0.3", "0.9"), ("nan", "nan", "nan"), ("0.2", "0.4", "0.5")]
+    rows: list[dict[str, str]] = [dict(zip(names, step, strict=True)) for step in steps]
+    assert logprob_deltas(rows) == dict(zip(names, (pytest.approx(0.15), 0.4, 0.9), strict=True))
+    assert all(map(math.isnan, logprob_deltas(rows[1:2]).values()))

@@ -1,16 +1,21 @@
-"""How busy the GPU is and how much of its memory is used, as ``nvidia-smi`` says."""
+"""How busy the GPU is and how much of its memory is used, as ``nvidia-smi`` says.
+
+Without a GPU, memory is that of processes.
+"""
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from statistics import fmean
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-__all__ = ["GpuMonitor", "Sample", "has_gpu"]
+__all__ = ["GpuMonitor", "Sample", "has_gpu", "peak_bytes_of_processes"]
 
 _COMMAND: Final = (
     "nvidia-smi",
@@ -72,3 +77,10 @@ class GpuMonitor:
     def peak_bytes(self) -> int:
         """Return the largest memory in use."""
         return int(max(sample.mebibytes for sample in self.samples) * 2**20)
+
+
+def peak_bytes_of_processes() -> int:
+    """Return the largest memory of this process plus that of its largest child."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return sum(resource.getrusage(kind).ru_maxrss for kind in kinds) * unit

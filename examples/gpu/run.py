@@ -15,7 +15,6 @@ import csv
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from alone import engine_tokens_per_second, update_tokens_per_second
-from monitor import GpuMonitor, has_gpu
+from monitor import GpuMonitor, has_gpu, peak_bytes_of_processes
+from peer import beside, reason_to_leave_out
 from sizes import REAL, SIZES, build, count
 
 __all__ = ["measure", "table"]
@@ -203,13 +203,6 @@ def server_options(server: str, options: argparse.Namespace, length: int) -> dic
     }
 
 
-def peak_bytes_of_processes() -> int:
-    """Return the largest memory of this process plus that of its largest child."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return sum(resource.getrusage(kind).ru_maxrss for kind in kinds) * unit
-
-
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -323,30 +316,67 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     failed = False
     for size in options.sizes:
+        if why_not := reason_to_leave_out(options, size):
+            peer = {"left_out": why_not}
+        else:
+            peer = run_alone(f"{size} with TRL", command_of_peer(options, size))
+            failed |= peer is None
         for server in options.servers:
-            print(f"measuring {size} with {server} ...", file=sys.stderr, flush=True)
-            chosen = ["--sizes", size, "--servers", server]
-            child = subprocess.Popen(
-                [sys.executable, __file__, *sys.argv[1:], *chosen],
-                env={**os.environ, ALONE: "1"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            try:
-                output, _ = child.communicate()
-            finally:
-                child.wait()  # after Ctrl+C it removes its model, which has up to 8 GB
-            if child.returncode:
-                print(f"{size} with {server} failed", file=sys.stderr)
+            command = [__file__, *sys.argv[1:], "--sizes", size, "--servers", server]
+            result = run_alone(f"{size} with {server}", command)
+            if result is None:
                 failed = True
                 continue
-            results.append(json.loads(output.splitlines()[-1]))
+            results.append(result | {"peer": peer or {"left_out": "it failed"}})
             if options.json:
                 print(json.dumps(results[-1]), flush=True)
     if results and not options.json:
         print(table(results))
         print(limits(results))
+        print("\n".join(map(beside, results)))
     sys.exit(failed)
+
+
+def command_of_peer(options: argparse.Namespace, size: str) -> list[str]:
+    """Return the command that measures TRL on the same work."""
+    given = {
+        "size": size,
+        "rollouts": options.rollouts,
+        "group": GROUP,
+        "prompt": options.prompt,
+        "answer": options.answer,
+        "steps": options.steps,
+        "warm-up": WARM_UP,
+        "micro-batch-tokens": options.micro_batch_tokens,
+    }
+    words = [f"--{name}={value}" for name, value in given.items()]
+    if count(size) > LARGE:
+        words.append("--gradient-checkpointing")
+    return [str(Path(__file__).with_name("peer.py")), *words]
+
+
+def run_alone(what: str, command: Sequence[str]) -> dict[str, Any] | None:
+    """Run a measurement in a process of its own; return what it prints, or None if it failed.
+
+    Args:
+        what: What is measured.
+        command: Arguments of Python.
+    """
+    print(f"measuring {what} ...", file=sys.stderr, flush=True)
+    child = subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, ALONE: "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        output, _ = child.communicate()
+    finally:
+        child.wait()  # after Ctrl+C it removes its model, which has up to 8 GB
+    if child.returncode:
+        print(f"{what} failed", file=sys.stderr)
+        return None
+    return json.loads(output.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,28 @@
-"""What the measurement reads from nvidia-smi, its options and its table; the rest needs PyTorch."""
+"""What the measurement reads from nvidia-smi, its options and its table; the rest needs PyTorch.
+
+The comparison with TRL runs in an environment of its own: ``python3 dev.py heavy gpu``.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "gpu"))
 
 import monitor  # pyright: ignore[reportMissingImports]
+import peer  # pyright: ignore[reportMissingImports]
 from run import (  # pyright: ignore[reportMissingImports]
+    command_of_peer,
     limits,
     logprob_deltas,
     parse,
@@ -153,3 +163,86 @@ def test_differences_are_those_of_the_steps_that_say_it():
     rows: list[dict[str, str]] = [dict(zip(names, step, strict=True)) for step in steps]
     assert logprob_deltas(rows) == dict(zip(names, (pytest.approx(0.15), 0.4, 0.9), strict=True))
     assert all(map(math.isnan, logprob_deltas(rows[1:2]).values()))
+
+
+# -- TRL -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size", "installed", "reason"),
+    [
+        ([], "10M", True, ""),
+        ([], "10M", False, "trl and datasets not installed (pip install trl)"),
+        ([], "qwen3-0.6B", True, "only the round sizes"),
+        (["--turns", "2"], "10M", True, "only one turn"),
+        (["--lora", "8"], "10M", True, "only one turn"),
+        (["--overlap", "1"], "10M", True, "only one turn"),
+    ],
+)
+def test_trl_is_measured_where_the_work_is_the_same(
+    arguments: list[str],
+    size: str,
+    installed: bool,
+    reason: str,
+    no_gpu: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(peer, "find_spec", lambda _: object() if installed else None)
+    said = peer.reason_to_leave_out(parse(arguments), size)
+    assert said.startswith(reason)
+    assert bool(said) == bool(reason)
+
+
+def test_trl_gets_the_work_of_agl(no_gpu: Path):
+    program, *words = command_of_peer(parse(["--rollouts", "24", "--answer", "7"]), "1B")
+    assert Path(program).is_file()
+    assert {"--size=1B", "--rollouts=24", "--group=8", "--prompt=32", "--answer=7"} < set(words)
+    assert {"--steps=3", "--warm-up=1", "--gradient-checkpointing"} < set(words)
+    assert "--gradient-checkpointing" not in command_of_peer(parse([]), "10M")
+
+
+def test_the_line_of_trl_shows_both_steps_and_their_ratio():
+    result: dict[str, Any] = {
+        "size": "10M",
+        "server": "hf",
+        "step_seconds": 3.0,
+        "sampled_tokens": 4096.0,
+        "peak_bytes": 3 * 2**30,
+        "peer": {
+            "version": "1.2.3",
+            "step_seconds": 2.0,
+            "sampled_tokens": 4000.0,
+            "peak_bytes": 2 * 2**30,
+        },
+    }
+    assert peer.beside(result) == (
+        "10M, hf, beside TRL 1.2.3: step 3.00 s and 2.00 s (agl / TRL 1.50), memory 3.0 GiB and "
+        "2.0 GiB (1.50), sampled tokens of a step 4,096 and 4,000"
+    )
+    result["peer"] = {"left_out": "trl not installed"}
+    assert peer.beside(result) == "10M, hf: TRL is not measured beside it: trl not installed"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed")
+def test_agl_and_trl_do_the_same_work():
+    program = Path(peer.__file__).with_name("run.py")
+    options = ("--sizes", "10M", "--servers", "hf", "--steps", "1", "--rollouts", "8", "--json")
+    done = subprocess.run(
+        [sys.executable, program, *options, "--answer", "8"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    found = outcome["peer"]
+    assert found["step_seconds"] > 0
+    assert found["peak_bytes"] > 4 * outcome["parameters"]
+    # A random model ends an answer early in one of hundreds.
+    for sampled in (outcome["sampled_tokens"], found["sampled_tokens"]):
+        assert 0.8 * 8 * 8 <= sampled <= 8 * 8
+    assert peer.beside(outcome).startswith(f"10M, hf, beside TRL {found['version']}")

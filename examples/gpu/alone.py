@@ -21,10 +21,12 @@ def engine_tokens_per_second(folder: Path, *, sequences: int, prompt: int, answe
     """
     import torch
 
+    from agl_server_hf import default_threads
     from agl_server_hf.engine import Engine, Generation, Sampling
 
     model = _load(folder)
-    engine = Engine(model, eos_ids=[], max_batch=sequences, seed=0)
+    threads = default_threads(shared=True)  # those of the server
+    engine = Engine(model, eos_ids=[], max_batch=sequences, seed=0, threads=threads)
     engine.start()
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(260, model.config.vocab_size, (sequences, prompt), generator=generator)

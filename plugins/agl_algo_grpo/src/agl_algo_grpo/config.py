@@ -190,7 +190,7 @@ class GRPOConfig(TrainingOptions):
     max_server_restarts: int = Field(default=3, ge=0)
     """Limit of the server's restarts in one step."""
     threads: int | None = Field(default=None, ge=1)
-    """PyTorch's threads on a CPU."""
+    """PyTorch's threads on a CPU; None: all cores that it may use, or ``OMP_NUM_THREADS``."""
     # -- files
     output_dir: str | Path | None = None
     """Folder of metrics and checkpoints; None is ``agl-runs/`` and the run's name."""

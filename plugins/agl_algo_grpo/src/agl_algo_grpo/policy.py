@@ -23,7 +23,7 @@ from agl_algo_grpo.micro_batches import MicroBatches
 from agl_algo_grpo.optimizer import Optimizer
 from agl_core.errors import ConfigError
 from agl_core.plugins import missing_package
-from agl_server_hf import choose_device, choose_dtype, load_model
+from agl_server_hf import choose_device, choose_dtype, default_threads, load_model
 
 __all__ = ["Policy", "RowLogprobs"]
 
@@ -71,8 +71,8 @@ class Policy:
     """
 
     def __init__(self, config: GRPOConfig, folder: str | Path) -> None:
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        # Without overlap the server waits while the model is trained.
+        torch.set_num_threads(config.threads or default_threads(shared=False))
         self._config = config
         self._folder = str(folder)
         self.device = choose_device(config.device)

@@ -41,7 +41,7 @@ class HFServerConfig(ComponentConfig):
     """Whether chat answers have the text between ``<think>`` and ``</think>`` apart from their
     content, as ``reasoning_content``."""
     threads: int | None = Field(default=None, ge=1)
-    """PyTorch's threads on a CPU."""
+    """PyTorch's threads on a CPU; None: half of its cores, or ``OMP_NUM_THREADS``."""
     seed: int | None = None
     """Seed of the sampling."""
     python: str | None = None

@@ -70,6 +70,8 @@ class Engine:
             together; see :func:`~agl_server_hf.budget.fit_cache` for None. If it does not suffice
             for all sequences, the last ones wait.
         after_step: Called in the engine's thread after each step, if something was emitted.
+        threads: Number of PyTorch's threads of a step on a CPU; None: its default. The thread that
+            makes the engine should have one, see :mod:`agl_server_hf.threads`.
 
     Raises:
         LLMServerError: The model's attention cannot be used, or there is no memory for the cache.
@@ -85,8 +87,10 @@ class Engine:
         max_length: int | None = None,
         cache_tokens: int | None = None,
         after_step: Callable[[], None] | None = None,
+        threads: int | None = None,
     ) -> None:
         self._model = model
+        self._threads = threads
         self._cache = fit_cache(
             model, max_batch=max_batch, max_length=max_length, tokens=cache_tokens
         )
@@ -153,6 +157,8 @@ class Engine:
     # -- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
         with torch.no_grad():
             while True:
                 busy = bool(self._running or self._prompts)

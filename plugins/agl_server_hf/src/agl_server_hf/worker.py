@@ -29,6 +29,7 @@ from agl_server_hf.app import build_app
 from agl_server_hf.budget import context_length
 from agl_server_hf.config import HFServerConfig
 from agl_server_hf.engine import Engine
+from agl_server_hf.threads import default_threads
 from agl_server_hf.weights import choose_device, choose_dtype, load_model, with_weights
 from agl_serving import bind_socket
 
@@ -88,8 +89,8 @@ def _take_stdout() -> Callable[[dict[str, Any]], None]:
 
 
 def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlette]:
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    threads = config.threads or default_threads(shared=True)
+    torch.set_num_threads(1)  # the engine's thread alone has a pool of threads
     device = choose_device(config.device)
     model = load_model(config.path, dtype=choose_dtype(config.dtype, device), device=device)
     tokenizer = AutoTokenizer.from_pretrained(config.path, local_files_only=True)
@@ -107,6 +108,7 @@ def _build(config: HFServerConfig, adapters: set[str]) -> tuple[Engine, Starlett
         seed=config.seed,
         max_length=max_length,
         cache_tokens=config.cache_tokens,
+        threads=threads,
     )
     if max_length > engine.cache_tokens:
         if config.max_model_len is not None:

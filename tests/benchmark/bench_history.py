@@ -4,7 +4,7 @@ In each of six turns the model thinks ten tokens long and then names the digit t
 for. The agent drops the reasoning, so with ``history="exact"`` each turn is a row of its own; with
 ``history="continue"`` a conversation is one row. Three ways, three seeds each:
 
-* ``exact``: the default, which computes the common beginning of a rollout's rows once;
+* ``exact``: the default, which computes the common beginnings of rows once;
 * ``exact, apart``: the same rows, each computed by itself (``share_prefixes=False``);
 * ``continue``.
 

@@ -1,4 +1,4 @@
-"""Rows of a rollout that begin alike: computed once, equal to separate rows."""
+"""Rows that begin alike: their beginning is computed once, with the values of separate rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agl_algo_grpo.batches import Row, collate, plan
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.head import Head
 from agl_algo_grpo.policy import Policy
-from agl_algo_grpo.prefixes import divide, merge
+from agl_algo_grpo.prefixes import balance, divide, merge
 from agl_algo_grpo.update import _add_gradients
 
 # Transformers raises this warning when PEFT reads the attribute.
@@ -76,31 +76,95 @@ def test_each_token_of_a_tree_sees_the_tokens_before_it_in_its_row(drawn: list[l
     assert len(tree.token_ids) == len({one for row in rows for one in sees(row)})
 
 
-@given(ROWS, st.lists(st.integers(0, 2), min_size=8, max_size=8), st.integers(1, 20))
-def test_every_row_is_divided_once_and_trees_stay_below_the_limit(
-    drawn: list[list[int]], rollouts: list[int], most: int
+@given(ROWS, st.integers(1, 20), st.sampled_from([0.0, 3.0, 1000.0]))
+def test_every_row_is_divided_once_and_trees_are_within_the_limit_and_cheaper(
+    drawn: list[list[int]], most: int, balanced: float
 ):
     rows = [torch.tensor(row) for row in drawn]
-    separate, trees = divide(rows, rollouts[: len(rows)], most)
+    separate, trees = divide(rows, most, balanced)
     assert sorted([*separate, *(i for tree in trees for i in tree)]) == list(range(len(rows)))
     for tree in trees:
-        assert len({rollouts[i] for i in tree}) == 1
-        assert len(merge([rows[i] for i in tree]).token_ids) <= most
+        size = len(merge([rows[i] for i in tree]).token_ids)
+        assert size <= most
+        alone = sum(len(rows[i]) * (balanced + len(rows[i]) / 2) for i in tree)
+        assert size * (balanced + size) <= 0.75 * alone
+
+
+def group(prompt: int, answer: int, rollouts: int, *, task: int = 0) -> list[Row]:
+    """Return the rows of a group: so many answers to one prompt."""
+    rng = random.Random(task)
+    asked = [rng.randrange(3, 90) for _ in range(prompt)]
+    mask = torch.tensor([False] * prompt + [True] * answer)
+    rows: list[Row] = []
+    for rollout in range(rollouts):
+        ids = asked + [rng.randrange(3, 90) for _ in range(answer)]
+        logprobs = torch.tensor([-4.5 + 0.2 * rng.gauss(0, 1) for _ in ids]) * mask
+        advantages = torch.full((len(ids),), 1.0 if rollout % 2 else -1.0)
+        number = task * rollouts + rollout
+        rows.append(Row(torch.tensor(ids), mask, logprobs, advantages, rollout=number))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "balanced", "trees"),
+    [
+        (1024, 256, 12_800, [8]),  # the attention is a small part
+        (256, 64, 1665, [8]),
+        (256, 256, 1665, []),  # what is saved is less than the attention between the answers
+        (1024, 1024, 4000, []),
+        (64, 64, 100_000, [8]),
+        (8, 256, 100_000, []),  # there is little to share
+    ],
+)
+def test_a_group_shares_its_prompt_where_that_costs_less(
+    prompt: int, answer: int, balanced: float, trees: list[int]
+):
+    rows = [row.token_ids for row in group(prompt, answer, 8)]
+    _, found = divide(rows, 16_384, balanced)
+    assert [len(tree) for tree in found] == trees
+
+
+def test_long_answers_share_their_prompt_in_several_trees():
+    rows = [row.token_ids for row in group(1024, 512, 16)]
+    separate, trees = divide(rows, 16_384, 4000)
+    assert not separate
+    assert [len(tree) for tree in trees] == [4, 4, 4, 4]
+
+
+def test_groups_with_one_system_prompt_share_it():
+    said = torch.arange(3, 83).repeat(8)
+    rows = [
+        torch.cat([said, row.token_ids])
+        for task in range(4)
+        for row in group(8, 16, 4, task=task)
+    ]
+    separate, (tree,) = divide(rows, 16_384, 12_800)
+    assert not separate
+    assert len(merge([rows[i] for i in tree]).token_ids) == 640 + 4 * 8 + 16 * 16
+
+
+def test_the_balance_follows_from_the_shape():
+    model = tiny.make_causal("qwen2")
+    config = model.config
+    weights = sum(p.numel() for p in model.model.layers.parameters())
+    weights += model.model.norm.weight.numel()
+    units = config.hidden_size // config.num_attention_heads
+    compared = 2 * config.num_hidden_layers * config.num_attention_heads * units
+    assert balance(model) == pytest.approx(weights / compared)
 
 
 @pytest.mark.parametrize(("tool_loop", "least"), [(False, 4.0), (True, 4.0)])
 def test_histories_that_drop_reasoning_compute_far_fewer_tokens(tool_loop: bool, least: float):
     rows = history(20, tool_loop=tool_loop)
     apart = sum(len(row.token_ids) for row in rows)
-    (one,) = plan(rows, 16_384, share=True)
-    print(f"tool loop {tool_loop}: {apart} tokens in separate rows, {one.tokens} in a tree")
-    assert one.shared
-    assert apart / one.tokens >= least
-    # With a small limit there are several trees, which share less.
-    smaller = plan(rows, 2000, share=True)
-    assert len(smaller) > 1
+    large = 12_800  # the balance of a model of 1B parameters
+    tokens = sum(one.tokens for one in plan(rows, 16_384, balance=large))
+    print(f"tool loop {tool_loop}: {apart} tokens in separate rows, {tokens} with trees")
+    assert apart / tokens >= least
+    # With a small limit there are more trees, which share less.
+    smaller = plan(rows, 2000, balance=large)
     assert all(each.tokens <= 2000 or len(each.bins) == 1 for each in smaller)
-    assert one.tokens < sum(each.tokens for each in smaller) < apart
+    assert tokens < sum(each.tokens for each in smaller) < apart
 
 
 def make_policy(folder: Path, name: str, **options: Any) -> tuple[Policy, GRPOConfig]:
@@ -117,6 +181,12 @@ def gradients(policy: Policy, rows: list[Row], config: GRPOConfig) -> tuple[int,
     return sums.tokens, found
 
 
+@pytest.fixture
+def as_in_large_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let trees be as worthwhile as in a model of 1B parameters."""
+    monkeypatch.setattr("agl_algo_grpo.policy.balance", lambda model: 12_800.0)
+
+
 LOSSES: list[dict[str, Any]] = [
     {},
     {"loss": "rollout", "ratio": "sequence", "clip_low": 0.02, "clip_high": 0.02},
@@ -127,6 +197,7 @@ LOSSES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("as_in_large_models")
 @pytest.mark.parametrize("options", LOSSES)
 def test_gradients_and_values_of_a_tree_equal_those_of_separate_rows(
     tmp_path: Path, options: dict[str, Any]
@@ -156,6 +227,7 @@ def test_gradients_and_values_of_a_tree_equal_those_of_separate_rows(
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("as_in_large_models")
 @pytest.mark.parametrize("tool_loop", [False, True])
 def test_gradients_of_20_turns_equal_those_of_separate_rows(tmp_path: Path, tool_loop: bool):
     rows = history(20, tool_loop=tool_loop)
@@ -164,6 +236,20 @@ def test_gradients_of_20_turns_equal_those_of_separate_rows(tmp_path: Path, tool
     most, expected = gradients(apart, rows, config)
     fewest, found = gradients(shared, rows, sharing)
     assert fewest <= most / 2
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("as_in_large_models")
+def test_gradients_of_groups_equal_those_of_separate_rows(tmp_path: Path):
+    rows = [row for task in range(3) for row in group(40, 12, 4, task=task)]
+    apart, config = make_policy(tmp_path, "qwen2", share_prefixes=False)
+    shared, sharing = make_policy(tmp_path, "qwen2")
+    for mine, theirs in zip(shared.evaluate(rows), apart.evaluate(rows), strict=True):
+        torch.testing.assert_close(mine.raw, theirs.raw, atol=1e-5, rtol=1e-5)
+    most, expected = gradients(apart, rows, config)
+    fewest, found = gradients(shared, rows, sharing)
+    assert (most, fewest) == (12 * 52, 3 * (40 + 4 * 12))
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 

@@ -206,7 +206,7 @@ class Pass:
 
 
 def plan(
-    rows: Sequence[Row], max_tokens: int, *, pack: bool = False, share: bool = False
+    rows: Sequence[Row], max_tokens: int, *, pack: bool = False, balance: float | None = None
 ) -> list[Pass]:
     """Return the forward passes over all rows.
 
@@ -214,12 +214,13 @@ def plan(
         rows: All rows.
         max_tokens: Limit of tokens in one pass, padding included; a longer row goes alone.
         pack: See :func:`forward_passes`; for rows that are not merged.
-        share: Merge rows of one rollout that have a common beginning.
+        balance: Merge rows that have a common beginning where that costs less, see
+            :func:`~agl_algo_grpo.prefixes.balance`; None: compute each by itself.
     """
     ids = [row.token_ids for row in rows]
     separate, trees = list(range(len(rows))), list[list[int]]()
-    if share:
-        separate, trees = divide(ids, [row.rollout for row in rows], max_tokens)
+    if balance is not None:
+        separate, trees = divide(ids, max_tokens, balance)
     passes: list[Pass] = []
     for bins in forward_passes([rows[i] for i in separate], max_tokens, pack=pack):
         longest = max(sum(len(ids[separate[i]]) for i in of_bin) for of_bin in bins)

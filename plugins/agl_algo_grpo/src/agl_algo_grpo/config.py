@@ -101,9 +101,9 @@ class TrainingOptions(ComponentConfig):
     """Put several rows into one sequence in place of padding; needs a model whose attention
     Transformers can mask between rows."""
     share_prefixes: bool = True
-    """Compute the common beginning of rows of one rollout once, if the model's attention takes a
-    mask (not with flash attention, sliding windows shorter than max_row_tokens, or layers with a
-    state) and at least a quarter of the tokens is saved."""
+    """Compute the common beginning of rows once, such as the prompt of a group, if the model's
+    attention takes a mask (not with flash attention, sliding windows shorter than max_row_tokens,
+    or layers with a state) and at least a quarter of the computation is saved."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations to save memory; ``auto``: when one row alone does not fit."""
     offload_optimizer: bool = False

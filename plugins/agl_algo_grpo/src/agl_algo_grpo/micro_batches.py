@@ -24,7 +24,7 @@ class MicroBatches:
     Args:
         max_tokens: Limit of tokens in one pass, padding included.
         pack: See :func:`~agl_algo_grpo.batches.plan`.
-        share: See :func:`~agl_algo_grpo.batches.plan`.
+        balance: See :func:`~agl_algo_grpo.batches.plan`.
         last_resort: Saves memory in another way if a pass of one row does not fit; returns False if
             it cannot.
 
@@ -33,11 +33,16 @@ class MicroBatches:
     """
 
     def __init__(
-        self, max_tokens: int, *, pack: bool, share: bool, last_resort: Callable[[], bool]
+        self,
+        max_tokens: int,
+        *,
+        pack: bool,
+        balance: float | None,
+        last_resort: Callable[[], bool],
     ) -> None:
         self.max_tokens = max_tokens
         self._pack = pack
-        self._share = share
+        self._balance = balance
         self._last_resort = last_resort
         self._told = False
 
@@ -52,7 +57,7 @@ class MicroBatches:
             RuntimeError: A pass of one row does not fit; on a GPU a torch.OutOfMemoryError.
         """
         while True:
-            passes = plan(rows, self.max_tokens, pack=self._pack, share=self._share)
+            passes = plan(rows, self.max_tokens, pack=self._pack, balance=self._balance)
             try:
                 return work(passes)
             except RuntimeError as error:  # torch.OutOfMemoryError is one

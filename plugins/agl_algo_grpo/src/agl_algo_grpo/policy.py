@@ -21,6 +21,7 @@ from agl_algo_grpo.files import make_part, rename, save_model
 from agl_algo_grpo.head import Head, TokenValues
 from agl_algo_grpo.micro_batches import MicroBatches
 from agl_algo_grpo.optimizer import Optimizer
+from agl_algo_grpo.prefixes import balance
 from agl_core.errors import ConfigError
 from agl_core.plugins import missing_package
 from agl_server_hf import choose_device, choose_dtype, default_threads, load_model
@@ -91,10 +92,11 @@ class Policy:
         """Number of the last updates in a row that were not applied."""
         if config.gradient_checkpointing is True:
             self._checkpoint_gradients()
+        sharing = config.share_prefixes and self._shares_prefixes()
         self.micro_batches = MicroBatches(
             config.micro_batch_tokens,
             pack=config.pack,
-            share=config.share_prefixes and self._shares_prefixes(),
+            balance=balance(self.model) if sharing else None,
             last_resort=self._save_memory,
         )
         self._trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -1,9 +1,10 @@
-"""Rows of one rollout that begin alike, as one tree whose common beginnings are computed once.
+"""Rows that begin alike, as one tree whose common beginnings are computed once.
 
-An agent that drops a model's reasoning from its history makes a new row with every turn. Each of
-these begins with most of the row before it. A tree holds every token once, a branch after where it
-leaves off: the branches of a token follow it without a gap, so a token sees exactly the tokens
-before it whose subtree it is in. Positions are those of the separate rows.
+The rollouts of a group begin with their task's prompt. An agent that drops a model's reasoning from
+its history makes a new row with every turn, which begins with most of the row before it. A tree
+holds every token once, a branch after where it leaves off: the branches of a token follow it
+without a gap, so a token sees exactly the tokens before it whose subtree it is in. Positions are
+those of the separate rows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-__all__ = ["Tree", "divide", "merge", "unsupported_by"]
+__all__ = ["Tree", "balance", "divide", "merge", "unsupported_by"]
 
 _WORTH: Final = 0.75
-"""Share of the separate rows' tokens that a tree may have at most. A mask of its own keeps the
-attention from its fastest kernels, and the tokens of all branches are compared."""
+"""Share of the separate rows' cost that a tree may have at most: a mask of its own keeps the
+attention from its fastest kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,48 +69,65 @@ def merge(rows: Sequence[Tensor]) -> Tree:
 
 
 def divide(
-    rows: Sequence[Tensor], rollouts: Sequence[int], max_tokens: int
+    rows: Sequence[Tensor], max_tokens: int, balance: float
 ) -> tuple[list[int], list[list[int]]]:
     """Return which rows stay separate, and which are merged; all as indices.
 
+    The division costs least of all that keep the order of sorted rows. In a tree the attention
+    compares each token with all others, also with those of other branches, whatever its mask says;
+    in a separate row with the tokens before it. So long answers of a group become several trees.
+
     Args:
         rows: Token ids of each row.
-        rollouts: The number of each row's rollout. Only rows of one rollout are merged.
         max_tokens: Limit of the tokens of a tree.
+        balance: See :func:`balance`.
     """
-    members: dict[int, list[int]] = {}
-    for i, rollout in enumerate(rollouts):
-        members.setdefault(rollout, []).append(i)
-    separate: list[int] = []
+    # In this order a row shares with the one before it all that it shares with any before it.
+    order = sorted(range(len(rows)), key=lambda i: rows[i].tolist())
+    sizes = [len(rows[i]) for i in order]
+    shared = [0, *(_common(rows[i], rows[k]) for i, k in pairwise(order))]
+    least = [0.0]  # cost of the first n rows
+    begins: list[int] = []  # where the last tree of the first n rows begins
+    for end, size in enumerate(sizes):
+        cost, begin = least[end] + size * (balance + size / 2), end
+        for first in range(end, 0, -1):
+            size += sizes[first - 1] - shared[first]
+            if not shared[first] or size > max_tokens:
+                break
+            of_tree = least[first - 1] + size * (balance + size) / _WORTH
+            if of_tree < cost:
+                cost, begin = of_tree, first - 1
+        least.append(cost)
+        begins.append(begin)
     trees: list[list[int]] = []
-    for of_rollout in members.values():
-        # In this order a row shares with the one before it all that it shares with any before it.
-        order = sorted(of_rollout, key=lambda i: rows[i].tolist())
-        tree, size = [order[0]], len(rows[order[0]])
-        for before, i in pairwise(order):
-            added = len(rows[i]) - _common(rows[before], rows[i])
-            if size + added > max_tokens:
-                _choose(tree, size, rows, separate, trees)
-                tree, size = [], 0
-                added = len(rows[i])
-            tree.append(i)
-            size += added
-        _choose(tree, size, rows, separate, trees)
-    return sorted(separate), trees
+    end = len(order)
+    while end:
+        trees.append(order[begins[end - 1] : end])
+        end = begins[end - 1]
+    separate = sorted(tree[0] for tree in trees if len(tree) == 1)
+    return separate, [tree for tree in reversed(trees) if len(tree) > 1]
 
 
-def _choose(
-    tree: list[int],
-    size: int,
-    rows: Sequence[Tensor],
-    separate: list[int],
-    trees: list[list[int]],
-) -> None:
-    """Keep a tree if it is worth its mask."""
-    if len(tree) > 1 and size <= _WORTH * sum(len(rows[i]) for i in tree):
-        trees.append(tree)
-    else:
-        separate += tree
+def balance(model: Any) -> float:
+    """Return how many tokens a token must see for the attention to cost what the matrices cost.
+
+    A token takes 2 operations per weight of the layers, and in each layer 4 per unit of the heads
+    for each token that it is compared with: ``weights / (2 * layers * heads * units)``. Measured
+    for models of 10M and 100M parameters, trees of 2 to 8 rows and prompts of 64 to 1,024 tokens,
+    forward and backward on a CPU: what follows from it is within 8 % of the time, but for long
+    answers, whose trees were up to 15 % faster. A mixture of experts uses a part of its weights for
+    a token, so its trees are larger than they should be.
+
+    Args:
+        model: A causal language model of Transformers, or PEFT's wrapper of one.
+    """
+    config = model.config.get_text_config()
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    outside = {id(p) for end in ends if end is not None for p in end.parameters()}
+    weights = sum(p.numel() for p in model.parameters() if id(p) not in outside)
+    units = getattr(config, "head_dim", None)
+    width = config.num_attention_heads * units if units else config.hidden_size
+    return weights / (2 * config.num_hidden_layers * width)
 
 
 def _common(left: Tensor, right: Tensor) -> int:

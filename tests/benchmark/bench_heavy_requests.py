@@ -1,10 +1,10 @@
 """Measures what single requests cost the store server at most: loop, CPU and memory.
 
 ``python dev.py bench heavy_requests``, or ``python tests/benchmark/bench_heavy_requests.py
-[--rollouts 100000] [--spans 100000] [--store sqlite] [CASE...]``. The application is called without
-a socket, so that nothing but the server is measured. *Held* is the longest stretch of CPU time in
-which the event loop runs one callback. CPU and peak memory are per MB of the body, for requests
-with a body of 64 kB or more.
+[--rollouts 100000] [--spans 100000] [--store sqlite] [--no-memory] [CASE...]``. The application is
+called without a socket, so that nothing but the server is measured. *Held* is the longest stretch
+of CPU time in which the event loop runs one callback. CPU and peak memory are per MB of the body,
+for requests with a body of 64 kB or more. Memory is measured with the same request, sent again.
 """
 
 from __future__ import annotations
@@ -353,7 +353,12 @@ def requests(ids: tuple[str, str], rollout_ids: Sequence[str]) -> dict[str, Call
 
 
 async def measure(
-    number: int, wanted: Sequence[str], kind: str = "memory", spans: int = SPANS
+    number: int,
+    wanted: Sequence[str],
+    kind: str = "memory",
+    spans: int = SPANS,
+    *,
+    memory_too: bool = True,
 ) -> list[tuple[str, float, float, float]]:
     """Return of each request its name, the longest stretch in ms, CPU ms and memory per MB."""
     store: Any = InMemoryLightningStore()
@@ -395,7 +400,7 @@ async def measure(
             status, sent = await asyncio.create_task(ask(app, body))
             seconds, longest = time.process_time() - began, held.longest
         size = len(body[2])
-        memory = await _memory(app, body) if size >= SMALL else 0.0
+        memory = await _memory(app, body) if memory_too and size >= SMALL else 0.0
         per_mb = 1000 * seconds / (size / MB) if size >= SMALL else 0.0
         results.append((name, 1000 * longest, per_mb, memory))
         print(
@@ -423,9 +428,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS)
     parser.add_argument("--spans", type=int, default=SPANS)
     parser.add_argument("--store", choices=["memory", "sqlite"], default="memory")
+    parser.add_argument(
+        "--no-memory", action="store_true", help="do not send each request again to measure memory"
+    )
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args(arguments)
-    results = asyncio.run(measure(options.rollouts, options.cases, options.store, options.spans))
+    results = asyncio.run(
+        measure(
+            options.rollouts,
+            options.cases,
+            options.store,
+            options.spans,
+            memory_too=not options.no_memory,
+        )
+    )
     for name, held, cpu, times in results:
         if held > HELD_MS or cpu > CPU_MS or times > TIMES:
             print(f"over: {name}: {held:.0f} ms, {cpu:.0f} ms/MB, {times:.1f} times")

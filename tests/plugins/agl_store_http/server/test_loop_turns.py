@@ -15,7 +15,7 @@ import pytest
 from tests.processes import unmeasured
 
 BENCHMARK = Path(__file__).parents[3] / "benchmark/bench_heavy_requests.py"
-SIZES = ["--rollouts", "20000", "--spans", "20000"]
+SIZES = ["--rollouts", "20000", "--spans", "20000", "--no-memory"]
 HEAVY = [
     "all rollouts",
     "all rollouts of a status",

@@ -56,8 +56,7 @@ def end_with_parent(stop: Callable[[], None], leftovers: Leftovers) -> None:
 def _end(leftovers: Leftovers) -> None:
     time.sleep(_GRACE)
     # The log may be a pipe whose reader is gone: it must not delay the exit.
-    _thread(leftovers.end_processes, os.getpid(), _CLEANUP / 2)
-    time.sleep(_CLEANUP)
+    _thread(leftovers.end_processes, os.getpid(), _CLEANUP / 2).join(_CLEANUP)
     os._exit(_ORPHANED)
 
 
@@ -82,5 +81,7 @@ def _poll(pid: int) -> None:
         time.sleep(_LOOK)
 
 
-def _thread(target: Callable[..., object], *args: object) -> None:
-    threading.Thread(target=target, args=args, name="agl-orphan", daemon=True).start()
+def _thread(target: Callable[..., object], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, name="agl-orphan", daemon=True)
+    thread.start()
+    return thread

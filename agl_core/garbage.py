@@ -22,6 +22,8 @@ time, which takes 0.03 s. With Python's (10, 10) it would scan a million."""
 _SHARE: Final = 0.05
 """Share of a program's time that collections before runs may take. One takes 0.2 s in a program
 with a million objects, and a short run 0.01 s."""
+_STARTED_SECONDS: Final = 1.0
+"""CPU time of a program up to which it has only imported modules, which leave little garbage."""
 
 
 class _LongCollections:
@@ -69,10 +71,12 @@ class _Collector:
         self.due = 0.0
 
     def collect(self) -> bool:
-        """Collect if that is due; return whether it was."""
+        """Collect if that is due; return whether little garbage is left."""
         began = time.monotonic()
         if began < self.due:
             return False
+        if time.process_time() < _STARTED_SECONDS:
+            return True
         gc.collect()
         ended = time.monotonic()
         self.due = ended + (ended - began) / _SHARE
@@ -93,9 +97,10 @@ def fewer_collections() -> Generator[None]:
     ends. Objects that come later are always scanned: a program that trains has tensors in cycles of
     references.
 
-    A collection at the start frees the model of the run before. It is skipped if the last one was a
-    moment ago, as in a program with many short runs; then nothing is left out. A program that has
-    set up its own garbage collection keeps it.
+    A collection at the start frees the model of the run before. It is skipped in a program that has
+    just started: it would be a twentieth of the CPU time of a short ``agl train``. It is skipped,
+    too, if the last one was a moment ago, as in a program with many short runs; then nothing is
+    left out. A program that has set up its own garbage collection keeps it.
     """
     # No callback of the collector: a Ctrl+C that Python handles in one is lost.
     before = gc.get_threshold()

@@ -18,6 +18,7 @@ def default_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.set_threshold(700, 10, 10)
     gc.unfreeze()
     monkeypatch.setattr("agl_core.garbage._collector.due", 0.0)
+    monkeypatch.setattr("agl_core.garbage._STARTED_SECONDS", 0.0)
     yield
     gc.set_threshold(*before)
     gc.callbacks[:] = callbacks
@@ -75,6 +76,19 @@ def test_many_short_runs_collect_seldom(monkeypatch: pytest.MonkeyPatch):
     assert garbage() is not None
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + 100)
+    with fewer_collections():
+        assert garbage() is None
+
+
+def test_a_program_that_has_just_started_leaves_out_what_lives_without_a_collection(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    garbage = ref(Node())
+    monkeypatch.setattr("agl_core.garbage._STARTED_SECONDS", time.process_time() + 100)
+    with fewer_collections():
+        assert garbage() is not None
+        assert gc.get_freeze_count() > 1000
+    monkeypatch.setattr("agl_core.garbage._STARTED_SECONDS", 0.0)
     with fewer_collections():
         assert garbage() is None
 

@@ -56,6 +56,7 @@ def imported(package: str, module: str) -> Iterator[str]:
     for file in (ROOT / "plugins" / package / "src").rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         yield from re.findall(rf"\b{room}\.(\w+)", text)  # from agl_core import genai
-        for node in ast.walk(ast.parse(text)):
+        nodes = ast.walk(ast.parse(text)) if module in text else ()
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.module == module:
                 yield from (alias.name for alias in node.names)

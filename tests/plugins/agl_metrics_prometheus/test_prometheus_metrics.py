@@ -160,7 +160,9 @@ def test_values_of_recorders_reach_the_folder_until_the_end(metrics, monkeypatch
     before = set(threading.enumerate())
 
     def writers() -> list[threading.Thread]:
-        return [t for t in set(threading.enumerate()) - before if t.name == "agl-prometheus"]
+        # Python also lists a thread that is about to start, which nobody can wait for.
+        new = [thread for thread in threading.enumerate() if thread not in before]
+        return [t for t in new if t.name == "agl-prometheus" and t.is_alive()]
 
     def written() -> list[float]:
         return [cell[0] for series in read_folder(metrics.folder) for cell in series.cells.values()]

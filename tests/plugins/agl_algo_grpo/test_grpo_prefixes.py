@@ -300,3 +300,37 @@ def test_models_that_cannot_share_prefixes_compute_separate_rows_and_say_so_once
     assert len(said) == 1
     assert reason in said[0]
     assert not any(one.shared for one in policy.micro_batches.run(rows, list))
+
+
+def blank(lengths: list[int]) -> list[Row]:
+    """Return rows of these lengths that share nothing."""
+    return [
+        Row(torch.arange(n) + 1000 * i, torch.ones(n) > 0, torch.zeros(n), torch.zeros(n), i)
+        for i, n in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "passes"),
+    [
+        ([10] * 20 + [100] * 5, [[10] * 20 + [100] * 5]),  # too few tokens for two
+        ([10] * 300 + [100] * 30, [[10] * 300, [100] * 30]),
+        ([90] * 30 + [100] * 30, [[90] * 30 + [100] * 30]),  # they are alike
+        ([100] * 200, [[100] * 163, [100] * 37]),
+    ],
+)
+def test_rows_that_differ_in_length_are_not_padded_to_the_longest_of_all(
+    lengths: list[int], passes: list[list[int]]
+):
+    rows = blank(lengths)
+    found = [[len(rows[i].token_ids) for (i,) in one.bins] for one in plan(rows, 16_384)]
+    assert found == passes
+
+
+def test_small_trees_take_the_place_of_padding():
+    rows = group(100, 100, 3)  # a tree of 400 tokens
+    for task in (1, 2, 3):
+        rows += group(100, 10, 2, task=task)  # of 120
+    (one,) = plan(rows, 16_384, balance=12_800)
+    assert one.tokens == 2 * 400
+    assert collate(rows, one.bins, shared=True).token_ids.shape == (2, 400)

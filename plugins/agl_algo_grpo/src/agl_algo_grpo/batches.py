@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ def collate(
         bins: Indices of the rows of each bin.
         weights: float32 ``[N]``; see :func:`~agl_algo_grpo.grpo.row_weights`. None: 1.
         device: Device of the batch.
-        shared: Merge the rows of each bin to a tree.
+        shared: Merge the rows of each bin to trees.
     """
     of_rows = torch.ones(len(rows)) if weights is None else weights
     members = [i for of_bin in bins for i in of_bin]
@@ -197,7 +198,7 @@ class Pass:
     Attributes:
         bins: Indices of the rows of each bin.
         tokens: Number of tokens, padding included.
-        shared: Whether the rows of each bin are merged to a tree.
+        shared: Whether the rows of each bin are merged to trees.
     """
 
     bins: list[list[int]]
@@ -228,9 +229,11 @@ def plan(
         passes.append(Pass(chosen, longest * len(bins)))
     sizes = [len(merge([ids[i] for i in tree]).token_ids) for tree in trees]
     for numbers in _filled(sizes, max_tokens):
-        chosen = [trees[number] for number in numbers]
-        tokens = max(sizes[number] for number in numbers) * len(numbers)
-        passes.append(Pass(chosen, tokens, shared=True))
+        # A mask of its own keeps trees of one bin apart, so they take the place of padding.
+        packed = _packed([sizes[number] for number in numbers])
+        chosen = [[i for k in of_bin for i in trees[numbers[k]]] for of_bin in packed]
+        longest = max(sizes[number] for number in numbers)
+        passes.append(Pass(chosen, longest * len(chosen), shared=True))
     return passes
 
 
@@ -252,15 +255,26 @@ def forward_passes(
         yield [bins[number] for number in numbers]
 
 
+_ENOUGH: Final = 2048
+"""Tokens with which a pass uses its device well; from there on, bins that differ get another."""
+_ALIKE: Final = 1.2
+"""Ratio of the longest to the shortest bin up to which a pass grows above these tokens."""
+
+
 def _filled(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Yield the numbers of the bins of each forward pass, by their lengths."""
     chosen: list[int] = []
+    tokens = 0  # without padding
     # Ascending: the next bin is the longest of the pass.
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if chosen and (len(chosen) + 1) * lengths[number] > max_tokens:
-            yield chosen
-            chosen = []
+        length = lengths[number]
+        if chosen:
+            differs = tokens >= _ENOUGH and length > _ALIKE * lengths[chosen[0]]
+            if differs or (len(chosen) + 1) * length > max_tokens:
+                yield chosen
+                chosen, tokens = [], 0
         chosen.append(number)
+        tokens += length
     if chosen:
         yield chosen
 

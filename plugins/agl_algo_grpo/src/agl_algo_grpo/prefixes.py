@@ -91,8 +91,13 @@ def divide(
     for end, size in enumerate(sizes):
         cost, begin = least[end] + size * (balance + size / 2), end
         for first in range(end, 0, -1):
-            size += sizes[first - 1] - shared[first]
-            if not shared[first] or size > max_tokens:
+            added, common = sizes[first - 1], shared[first]
+            # Two trees cost less than one, also of more rows: the attention between their parts
+            # costs more than is shared.
+            if 2 * added * size + common**2 >= common * (balance + 2 * (added + size)):
+                break
+            size += added - common
+            if size > max_tokens:
                 break
             of_tree = least[first - 1] + size * (balance + size) / _WORTH
             if of_tree < cost:

@@ -130,7 +130,7 @@ def test_the_limits_add_up_to_the_step():
         ]
     )
     assert "rollouts 6.00 s (engine alone 4.00 s, 100 tokens/s)" in text
-    assert "update 3.00 s (forward and backward alone 2.00 s, 450 tokens/s)" in text
+    assert "update 3.00 s (forward and backward of separate rows 2.00 s, 450 tokens/s)" in text
     assert text.endswith("+ weights and waits 1.00 s")
 
 

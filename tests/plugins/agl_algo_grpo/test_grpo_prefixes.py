@@ -134,9 +134,7 @@ def test_long_answers_share_their_prompt_in_several_trees():
 def test_groups_with_one_system_prompt_share_it():
     said = torch.arange(3, 83).repeat(8)
     rows = [
-        torch.cat([said, row.token_ids])
-        for task in range(4)
-        for row in group(8, 16, 4, task=task)
+        torch.cat([said, row.token_ids]) for task in range(4) for row in group(8, 16, 4, task=task)
     ]
     separate, (tree,) = divide(rows, 16_384, 12_800)
     assert not separate

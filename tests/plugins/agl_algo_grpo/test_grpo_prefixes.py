@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,30 @@ def test_every_row_is_divided_once_and_trees_are_within_the_limit_and_cheaper(
         assert size <= most
         alone = sum(len(rows[i]) * (balanced + len(rows[i]) / 2) for i in tree)
         assert size * (balanced + size) <= 0.75 * alone
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.integers(4, 40),
+    st.sampled_from([0.0, 2.0, 10.0, 100.0]),
+)
+def test_no_other_division_of_sorted_rows_costs_less(
+    drawn: list[list[int]], most: int, balanced: float
+):
+    def cost(part: list[list[int]]) -> float:
+        size = len(part[0])
+        if len(part) == 1:
+            return size * (balanced + size / 2)
+        size = len({tuple(row[:end]) for row in part for end in range(1, len(row) + 1)})
+        return size * (balanced + size) / 0.75 if size <= most else math.inf
+
+    def least(rest: list[list[int]]) -> float:
+        ends = range(1, len(rest) + 1)
+        return min((cost(rest[:end]) + least(rest[end:]) for end in ends), default=0.0)
+
+    separate, trees = divide([torch.tensor(row) for row in drawn], most, balanced)
+    found = sum(cost([drawn[i] for i in part]) for part in [*trees, *([i] for i in separate)])
+    assert found == pytest.approx(least(sorted(drawn)))
 
 
 def group(prompt: int, answer: int, rollouts: int, *, task: int = 0) -> list[Row]:

@@ -194,9 +194,15 @@ class BlockCache(Cache):
             width = math.ceil(math.log(len(rows), _WIDTHS)) if len(rows) > 1 else 0
             classes.setdefault(width, []).append(block)
         ordered = [classes[width] for width in sorted(classes, reverse=True)]
-        for blocks in ordered:
-            blocks.sort(key=lambda block: block.index)
-        if any(len(blocks) >= _SCATTERED and not _is_dense(blocks) for blocks in ordered):
+        if len(running) == 1:
+            # PyTorch's own attention reads blocks that lie in the order of the tokens.
+            first_place = running[0].blocks[0].index
+            scattered = any(b.index != first_place + n for n, b in enumerate(running[0].blocks))
+        else:
+            for blocks in ordered:
+                blocks.sort(key=lambda block: block.index)
+            scattered = any(len(b) >= _SCATTERED and not _is_dense(b) for b in ordered)
+        if scattered:
             self._move(self._pool.arrange(block for blocks in ordered for block in blocks))
 
         scans: list[Scan] = []

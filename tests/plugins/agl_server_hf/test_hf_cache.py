@@ -38,6 +38,7 @@ from transformers import (
 
 from agl_core.errors import LLMServerError
 from agl_server_hf import budget
+from agl_server_hf.attention import BlockStep
 from agl_server_hf.cache import BlockCache
 from agl_server_hf.engine import Engine, Generation, Sampling, Token
 from agl_server_hf.padded import PaddedCache
@@ -225,6 +226,29 @@ def test_an_answer_that_nobody_streams_is_emitted_once_and_each_step_reported_on
         done.get(timeout=SECONDS)
     assert [len(one.tokens) for one in whole] == [30] * 8
     assert steps == [*range(1, 30), 38]
+
+
+def test_a_sequence_alone_is_read_in_place_whatever_ran_before(monkeypatch: pytest.MonkeyPatch):
+    for_many: list[int] = []
+    decode = BlockStep._decode
+
+    def counted(self: BlockStep, *arguments: Any) -> torch.Tensor:
+        for_many.append(1)
+        return decode(self, *arguments)
+
+    monkeypatch.setattr(BlockStep, "_decode", counted)
+    chance = random.Random(5)
+    with running(make("grouped heads"), max_batch=4, cache_tokens=16 * 32) as engine:
+        said: list[Generation] = []
+        for length in (40, 70, 100):  # their blocks are given back in another order
+            prompts = [[chance.randrange(VOCABULARY) for _ in range(length)] for _ in range(3)]
+            said += run(engine, prompts, max_tokens=40)
+        for_many.clear()
+        for _ in range(3):  # each goes on where the one before ended
+            ids = [*said[-1].prompt, *said[-1].token_ids, 3, 4]
+            said += run(engine, [ids], max_tokens=70)
+        assert not for_many
+    assert worst(make("grouped heads"), said) < 1e-4
 
 
 def places_of(engine: Engine) -> list[tuple[int, int]]:

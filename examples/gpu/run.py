@@ -229,7 +229,8 @@ def limits(results: list[dict[str, Any]]) -> str:
             f"{result['size']}, {result['server']}: step {result['step_seconds']:.2f} s = rollouts "
             f"{result['rollout_seconds']:.2f} s (engine alone {engine:.2f} s, "
             f"{result['engine_alone']:,.0f} tokens/s) + update {result['train_seconds']:.2f} s "
-            f"(forward and backward of separate rows {update:.2f} s, {result['update_alone']:,.0f} tokens/s) "
+            f"(forward and backward of separate rows {update:.2f} s, "
+            f"{result['update_alone']:,.0f} tokens/s) "
             + (f"+ weights and waits {rest:.2f} s" if rest >= 0 else f"- overlap {-rest:.2f} s")
         )
     return "\n".join(lines)

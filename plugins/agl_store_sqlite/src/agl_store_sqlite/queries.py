@@ -136,11 +136,19 @@ def _select(
         f"SELECT {columns} FROM {source} {where.sql} {order} LIMIT ? OFFSET ?",
         (*where.values, query.limit, query.offset),
     ).fetchall()
-    if _is_complete(rows, query):
-        total = len(rows)
-    else:
-        total = _count(connection, f"FROM {source} {where.sql}", where.values)
+    total = _total(connection, rows, f"FROM {source} {where.sql}", where.values, query)
     return [build(row) for row in rows], total
+
+
+def _total(
+    connection: sqlite3.Connection,
+    rows: Sequence[Any],
+    matches: str,
+    values: Sequence[Any],
+    query: Query,
+) -> int:
+    """Return the number of all matches, of which a query gave a page of rows."""
+    return len(rows) if _is_complete(rows, query) else _count(connection, matches, values)
 
 
 def _is_complete(rows: Sequence[Any], query: Query) -> bool:
@@ -326,8 +334,7 @@ def find_spans(connection: sqlite3.Connection, query: SpanQuery) -> tuple[list[E
         f"(SELECT ordinal {matches} {order} LIMIT ? OFFSET ?) {order}",
         (*where.values, query.limit, query.offset),
     ).fetchall()
-    is_complete = _is_complete(rows, query)
-    total = len(rows) if is_complete else _count(connection, matches, where.values)
+    total = _total(connection, rows, matches, where.values, query)
     return [_span_from(row) for row in rows], total
 
 

@@ -36,14 +36,14 @@ def default_threads(*, shared: bool) -> int:
     cores = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ:
         return cores
-    cores = min(cores, _quota(_QUOTA))
+    cores = min(cores, _quota())
     return max(1, cores // 2) if shared else cores
 
 
-def _quota(file: Path) -> int:
-    """Return the cores that a container may use; without a limit a number above all cores."""
+def _quota() -> int:
+    """Return the cores that the container may use; without a limit all of the machine."""
     try:
-        quota, period = file.read_text().split()
+        quota, period = _QUOTA.read_text().split()
         return max(1, math.ceil(int(quota) / int(period)))
     except (OSError, ValueError):  # there is no such file, or it says "max"
         return os.cpu_count() or 1

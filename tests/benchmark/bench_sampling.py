@@ -70,7 +70,7 @@ def serve(what: str) -> None:
         folder, count, answer = json.loads(line)
         if folder not in samplers:
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-            make = _generate if what == "generate" else _engine
+            make = sampler_of_generate if what == "generate" else _engine
             samplers[folder] = model.config.vocab_size, make(model)
         vocabulary, sample = samplers[folder]
         generator = torch.Generator().manual_seed(count)
@@ -82,11 +82,12 @@ def serve(what: str) -> None:
         print(json.dumps(tokens / cpu), flush=True)
 
 
-def _generate(model: Any) -> Sampler:
+def sampler_of_generate(model: Any) -> Sampler:
+    """Return a sampler by Transformers' ``generate``; its prompts are equally long."""
     import torch
 
     def sample(prompts: list[list[int]], answer: int) -> int:
-        ids = torch.tensor(prompts)
+        ids = torch.tensor(prompts, device=model.device)
         with torch.no_grad():
             output = model.generate(
                 ids,
@@ -97,7 +98,7 @@ def _generate(model: Any) -> Sampler:
                 max_new_tokens=answer,
                 pad_token_id=0,
             )
-        return output.shape[0] * (output.shape[1] - PROMPT)
+        return output.shape[0] * (output.shape[1] - ids.shape[1])
 
     return sample
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from agl_server_hf.engine import Generation, Sampling
+from tests.benchmark.bench_sampling import sampler_of_generate
 from tests.plugins.agl_algo_grpo.gpu.measures import (
+    MEAN_BAR,
     Bars,
     Work,
     chosen,
@@ -23,8 +25,6 @@ from tests.plugins.agl_algo_grpo.gpu.measures import (
 
 pytestmark = pytest.mark.gpu
 
-MEAN_BAR = 0.005
-"""Mean difference of log-probabilities between engine and plain pass, the bar of precision."""
 LARGEST_BAR = 0.1
 """Largest one: bfloat16 has steps of 2^-6 between 2 and 4, where the largest logits of random
 weights lie, and several roundings meet in one token."""
@@ -100,9 +100,12 @@ def test_the_speed_beside_generate(work: Work, model: Path, bars: Bars):
     prompts = [prompt[: work.prompt - 16] for prompt in work.prompts()]  # `generate` pads others
     with running(load(model, work.device), work) as engine:
         mine = fastest(work, lambda: sample(engine, prompts, wanted))
-    plain = load(model, work.device)
-    ids = torch.tensor(prompts, device=work.device)
-    theirs = fastest(work, lambda: generate(plain, ids, work.answer))
+    generate = sampler_of_generate(load(model, work.device))
+
+    def sampled_by_generate() -> None:
+        assert generate(prompts, work.answer) == work.sequences * work.answer
+
+    theirs = fastest(work, sampled_by_generate)
     bars.figure("tokens per second: engine", f"{mine:,.0f}")
     bars.figure("tokens per second: generate of Transformers", f"{theirs:,.0f}")
     bars.figure("engine / generate", f"{mine / theirs:.2f}")
@@ -120,17 +123,3 @@ def fastest(work: Work, do: Any) -> float:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     return work.sequences * work.answer / min(seconds)
-
-
-@torch.no_grad()
-def generate(model: Any, ids: torch.Tensor, answer: int) -> None:
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=True,
-        top_k=0,
-        min_new_tokens=answer,
-        max_new_tokens=answer,
-        pad_token_id=0,
-    )
-    assert output.shape[1] == ids.shape[1] + answer

@@ -11,12 +11,11 @@ from statistics import fmean
 
 import pytest
 
-from tests.plugins.agl_algo_grpo.gpu.measures import Bars, Work
+from tests.plugins.agl_algo_grpo.gpu.measures import MEAN_BAR, Bars, Work
 
 pytestmark = pytest.mark.gpu
 
 PROGRAM = Path(__file__).parents[4] / "examples/rl_digits/main.py"
-MEAN_BAR = 0.005  # as in test_gpu_precision.py
 SECONDS = 150
 """The run has 12 steps of 1 to 3 seconds, after half a minute in which its model is made."""
 

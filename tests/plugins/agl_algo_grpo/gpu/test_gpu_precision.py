@@ -11,13 +11,9 @@ from agl_algo_grpo.batches import Row
 from agl_algo_grpo.config import GRPOConfig
 from agl_algo_grpo.policy import Policy
 from agl_server_hf.engine import Generation, Sampling
-from tests.plugins.agl_algo_grpo.gpu.measures import Bars, Work, load, running, sample
+from tests.plugins.agl_algo_grpo.gpu.measures import MEAN_BAR, Bars, Work, load, running, sample
 
 pytestmark = pytest.mark.gpu
-
-MEAN_BAR = 0.005
-"""Mean difference of a token. Its log-probability has an error of 0.008 in bfloat16 itself, as
-`plugins/agl_server_hf/README.md` measures against float32."""
 
 
 def test_server_and_trainer_agree(work: Work, model: Path, bars: Bars):
